@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
@@ -128,15 +128,33 @@ def authenticate_tokens(
 
     Their rows are read each time, so that a token ends at once; objects of unchanged rows may be `kept`.
     """
-    matches = [SHAPE.fullmatch(plain) for plain, _ in shown]
-    tokens = _find({match[1] for match in matches if match}, kept)
+    statement = tokens_statement([plain for plain, _ in shown])
+    return authenticate_found(shown, prepared.ask(*statement) if statement[1][0] else [], kept=kept)
+
+
+def tokens_statement(shown: Sequence[str]) -> prepared.Statement:
+    """What reads the rows of these plain tokens; `authenticate_found` takes the answer."""
+    return _by_prefix()[0], [list({prefix for plain in shown if (prefix := _prefix(plain))})]
+
+
+def authenticate_found(
+    shown: Sequence[tuple[str, str]], rows: prepared.Rows, *, kept: KeptTokens | None = None
+) -> list[ApiToken | TokenRefused]:
+    """`authenticate_tokens` with the rows that `tokens_statement` has found just now."""
+    tokens = _read(rows, kept)
     found: list[ApiToken | TokenRefused] = []
-    for (plain, address), match in zip(shown, matches, strict=True):
+    for plain, address in shown:
         try:
-            found.append(_admitted(plain, tokens.get(match[1]) if match else None, address))
+            found.append(_admitted(plain, tokens.get(_prefix(plain)), address))
         except TokenRefused as refused:
             found.append(refused)
     return found
+
+
+def _prefix(plain: str) -> str:
+    """The prefix of a plain token; "" of what has not the form of one."""
+    match = SHAPE.fullmatch(plain)
+    return match[1] if match else ""
 
 
 def _admitted(plain: str, token: ApiToken | None, address: str) -> ApiToken:
@@ -153,13 +171,17 @@ KeptTokens = dict[str, tuple[Sequence[Any], ApiToken]]
 MOST_KEPT: Final = 500
 
 
-def _find(prefixes: Collection[str], kept: KeptTokens | None = None) -> dict[str, ApiToken]:
+def kept_token(plain: str, kept: KeptTokens) -> ApiToken | None:
+    """The object that was made of this token's row when it was read last; it may have ended since."""
+    found = kept.get(_prefix(plain))
+    return found[1] if found else None
+
+
+def _read(rows: prepared.Rows, kept: KeptTokens | None) -> dict[str, ApiToken]:
     """Tokens with their people and projects, by prefix."""
-    if not prefixes:
-        return {}
-    sql, tokens, users, projects = _by_prefix()
+    _, tokens, users, projects = _by_prefix()
     found: dict[str, ApiToken] = {}
-    for row in prepared.ask(sql, [list(prefixes)]):
+    for row in rows:
         prefix = row[-1]
         before = kept.get(prefix) if kept is not None else None
         if before is not None and before[0] == row:

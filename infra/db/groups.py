@@ -28,7 +28,10 @@ class Groups(Generic[M, A]):
     `shared`, which would meet every member (a database that is away), all of the group get it instead.
 
     A group begins `linger_seconds` after its first member came, and holds members of at most the weight `most`,
-    or a single one that is heavier. Beyond `waiting` members nobody is let in: `submit` raises MusterError with
+    or a single one that is heavier. Callers who were answered together come back within a moment of each other: for
+    half of what the last group took, at most `gather_seconds`, the next one waits until it has as many members as
+    were there when that group ended, its own and those that waited. Who comes alone, or after a pause, never waits.
+    Beyond `waiting` members nobody is let in: `submit` raises MusterError with
     status 503, and the caller comes again.
     """
 
@@ -40,11 +43,15 @@ class Groups(Generic[M, A]):
         most: int,
         waiting: int,
         linger_seconds: float = 0.0,
+        gather_seconds: float = 0.0,
         weight: Callable[[M], int] = lambda _: 1,
         shared: tuple[type[Exception], ...] = (),
     ) -> None:
         self._name, self._work, self._weight, self._shared = name, work, weight, shared
         self._most, self._limit, self._linger_seconds = most, waiting, linger_seconds
+        self._gather_seconds = gather_seconds
+        #: The thread waits until so many are there; until when it gathers as many as there were with the last group.
+        self._enough, self._together, self._gather_until = 1, 0, float("-inf")
         self._members: deque[tuple[M, Future[A]]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -67,7 +74,8 @@ class Groups(Generic[M, A]):
             ):  # not yet, idle for long, or this is a fork
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
+            if len(self._members) >= self._enough:
+                self._changed.notify_all()
         return future
 
     def close(self) -> None:
@@ -91,9 +99,19 @@ class Groups(Generic[M, A]):
         """Wait for a member; False when none has come for long, and none will be taken by this thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._members or self._closed, IDLE_SECONDS)
+            self._gather()
             if not self._members:
                 self._thread = None
             return bool(self._members)
+
+    def _gather(self) -> None:
+        """Wait for those who were there with the last group, if it has just ended."""
+        left = self._gather_until - time.monotonic()
+        if not self._members or left <= 0:
+            return
+        self._enough = min(self._together, self._most)
+        self._changed.wait_for(lambda: len(self._members) >= self._enough or self._closed, left)
+        self._enough = 1
 
     def _take(self) -> list[tuple[M, Future[A]]]:
         if self._linger_seconds:
@@ -111,6 +129,7 @@ class Groups(Generic[M, A]):
     def _answer(self, group: Sequence[tuple[M, Future[A]]]) -> None:
         if not group:
             return
+        began = time.monotonic()
         try:
             answers = self._work([member for member, _ in group])
         except self._shared as error:
@@ -123,6 +142,9 @@ class Groups(Generic[M, A]):
             for one in group:
                 self._answer([one])
         else:
+            ended = time.monotonic()  # from the first answer on they come back
+            self._together = len(group) + len(self._members)
+            self._gather_until = ended + min((ended - began) / 2, self._gather_seconds)
             for (_, future), answer in zip(group, answers, strict=True):
                 if isinstance(answer, Exception):
                     future.set_exception(answer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, Final, TypeGuard
 
 import structlog
@@ -17,18 +18,25 @@ from rest_framework.exceptions import APIException
 
 from accounts.models import ApiToken
 from accounts.scopes import covers
-from accounts.services.tokens import KeptTokens, TokenRefused, authenticate_tokens
+from accounts.services.tokens import (
+    KeptTokens,
+    TokenRefused,
+    authenticate_found,
+    kept_token,
+    tokens_statement,
+)
 from infra import notifications, request_context
 from infra.api.rest import as_json, parse_clean
 from infra.client_address import Client
 from infra.db.connections import unit_of_work
 from infra.db.error_messages import sql_state, to_error
+from infra.db.prepared import ask_together, keep_plans
 from infra.errors import MusterError
 from infra.request_cost import Caller
 from scheduler.api.jobs import Jobs, location_of, new_job
 from scheduler.services.jobs.write_jobs import NewJobs, Submission, write_submissions
 from scheduler.services.submission.parse_request import check_sizes, parse_job
-from scheduler.services.submission.submitter import Catalogue, Catalogues
+from scheduler.services.submission.submitter import Catalogue, Catalogues, catalogue_statements
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +78,8 @@ class Call:
     client: Client
     request_id: str
     body: bytes
+    #: What the body says, once it was read; None before, and where it cannot be read.
+    payload: Any = None
     caller: Caller = field(default_factory=Caller)
     came_at: float = field(default_factory=time.monotonic)
 
@@ -89,6 +99,7 @@ class SubmitGroup:
         answers: dict[Call, Answer | Exception] = dict.fromkeys(waiting)
         try:
             with unit_of_work(), notifications.deferred():
+                keep_plans()
                 answers |= self._answers(waiting)
         except Exception as error:  # before anything was written: the view will meet it again, and say so
             log.warning("submissions_not_grouped", error=str(error).strip())
@@ -96,17 +107,32 @@ class SubmitGroup:
 
     def _answers(self, calls: Sequence[Call]) -> dict[Call, Answer | Exception]:
         """The answers of those that need no view; it raises only where nothing was written."""
-        tokens = authenticate_tokens([(c.token, c.client.address) for c in calls], kept=self._tokens)
-        admitted = {call: token for call, token in zip(calls, tokens, strict=True) if _may_submit(token)}
-        for token in admitted.values():
-            token.user.held_by = token
-        catalogues = self._catalogues.of([token.user for token in admitted.values()]) if admitted else []
         submissions: dict[Call, Submission] = {}
-        for (call, token), catalogue in zip(admitted.items(), catalogues, strict=True):
+        for call, token, catalogue in self._admitted(calls):
             submission = self._read(call, token, catalogue)
             if submission is not None and not self._wait_of(f"token:{token.pk}"):
                 submissions[call] = submission
         return _write(submissions)
+
+    def _admitted(self, calls: Sequence[Call]) -> list[tuple[Call, ApiToken, Catalogue]]:
+        """Those whose token may submit, and what their people may use.
+
+        All of it is read now. Of people who were here before both are read in one round trip: their rows of a catalogue
+        can be asked for before it is seen whether their tokens are as they were.
+        """
+        before = [kept_token(call.token, self._tokens) for call in calls]
+        known = [token.user for token in before if token is not None and token.user.held_by is token]
+        asked = catalogue_statements(known) if len(known) == len(calls) else []
+        rows, *answers = ask_together(tokens_statement([call.token for call in calls]), *asked)
+        tokens = authenticate_found([(c.token, c.client.address) for c in calls], rows, kept=self._tokens)
+        admitted = [(call, token) for call, token in zip(calls, tokens, strict=True) if _may_submit(token)]
+        people = [token.user for _, token in admitted]
+        for _, token in admitted:
+            token.user.held_by = token
+        # An object that is the same was made of an equal row.
+        same = len(people) == len(known) and all(map(is_, people, known))
+        catalogues = self._catalogues.of(people, answers if asked and same else None) if people else []
+        return [(*one, catalogue) for one, catalogue in zip(admitted, catalogues, strict=True)]
 
     def _read(self, call: Call, token: ApiToken, catalogue: Catalogue) -> Submission | None:
         """The job that a request asks for; None where something is wrong with it, or it had better be written alone:
@@ -118,7 +144,7 @@ class SubmitGroup:
         with request_context.acting(**known):
             request_context.use_token(token)
             try:
-                payload = parse_clean(call.body)
+                payload = call.payload = parse_clean(call.body)
                 if not isinstance(payload, dict) or "depends_on" in payload:
                     return None
                 check_sizes([payload], field="array")

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from accounts.models import Project, User
 from accounts.selectors import submit_projects_statement, visible_projects
-from infra.db.prepared import ask_together
+from infra.db.prepared import Rows, Statement, ask_together
 from infra.db.row_loader import RowLoader
 from scheduler.models import PriorityClass, Queue
 from scheduler.services.submission.fields import Inputs, read_integer
@@ -278,10 +278,11 @@ class Catalogues:
         #: By person and token.
         self._kept: dict[tuple[int, int | None], tuple[_RowsOfOne, Catalogue]] = {}
 
-    def of(self, people: Sequence[User]) -> list[Catalogue]:
-        """The catalogue of each of these people, as of now."""
+    def of(self, people: Sequence[User], answers: Sequence[Rows] | None = None) -> list[Catalogue]:
+        """The catalogue of each of these people, as of now, or of what `catalogue_statements` found just now."""
+        rows_of_each = _read_rows(people) if answers is None else _rows_of_each(people, answers)
         found = []
-        for person, rows in zip(people, _read_rows(people), strict=True):
+        for person, rows in zip(people, rows_of_each, strict=True):
             key = (person.pk, person.held_by.pk if person.held_by is not None else None)
             kept = self._kept.get(key)
             if kept is None or kept[1].user is not person or kept[0] != rows:
@@ -314,13 +315,22 @@ class _Built(NamedTuple):
 
 def _read_rows(people: Sequence[User]) -> list[_RowsOfOne]:
     """In one round trip: projects to submit to, queues, hard quotas and names of priorities."""
+    return _rows_of_each(people, ask_together(*catalogue_statements(people)))
+
+
+def catalogue_statements(people: Sequence[User]) -> list[Statement]:
+    """What reads the catalogues of these people; `Catalogues.of` takes the answers."""
     project_rows, queue_rows, priority_rows = _readers()
-    projects, queues, bounds, priorities = ask_together(
+    return [
         submit_projects_statement(people, project_rows.columns),
         (_with_columns(_QUEUES, queue_rows.columns), []),
         (_BOUNDS, [[person.pk for person in people]]),
         (_with_columns(_PRIORITIES, priority_rows.columns), []),
-    )
+    ]
+
+
+def _rows_of_each(people: Sequence[User], answers: Sequence[Rows]) -> list[_RowsOfOne]:
+    projects, queues, bounds, priorities = answers
     of_place: dict[int, list[Sequence[Any]]] = {}
     for place, *row in projects:
         of_place.setdefault(place, []).append(row)

@@ -14,6 +14,9 @@ Table = Mapping[str, tuple[Any, ...]]
 T = TypeVar("T")
 R = TypeVar("R", bound=NamedTuple)
 
+#: Runs statements in one round trip: the rows of each.
+Together = Callable[..., list[Rows]]
+
 #: Where the list goes in the text of a query.
 LIST = "{columns}"
 
@@ -120,7 +123,7 @@ class Batch:
         self._statements += statements
         self._answers += [None] * len(statements)
 
-    def send(self, together: Callable[..., list[Rows]] = select_together) -> None:
+    def send(self, together: Together = select_together) -> None:
         """Run them with `select_together`, or with `ask_together` as statements that are planned once."""
         if not self._statements:
             return

@@ -17,8 +17,8 @@ from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
 from scheduler.models import PolicyFault
 from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, OF_OPEN_QUEUES
-from scheduler.state.db.query import Answer, Batch, Table
-from scheduler.state.db.sql import int_array
+from scheduler.state.db.query import Answer, Batch, Table, Together
+from scheduler.state.db.sql import int_array, select_together
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
 from scheduler.state.load import node_rows, queue_rows
 from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, the_cluster, usable_policy_of
@@ -102,14 +102,16 @@ def loaded(
     *,
     project_ids: Sequence[int] = (),
     named_projects: Sequence[int] = (),
+    together: Together = select_together,
 ) -> Loaded:
     """The snapshot of these pending jobs, inside the picture that the tables are from.
 
-    `own` are rows as `own_columns` makes them, wherever they are kept. Further arguments as of `load_snapshot`.
+    `own` are rows as `own_columns` makes them, wherever they are kept; `together` runs statements. Further arguments as
+    of `load_snapshot`.
     """
     cluster = tables.cluster
     running = running_columns(tables.running, classes)
-    owners = _load_owners(own, running, project_ids)
+    owners = _load_owners(own, running, project_ids, together)
     pending, running = named(
         pending_columns(own, tables.moment(owners.closed)), running, classes, named_projects
     )
@@ -175,8 +177,8 @@ class ClusterAnswer:
     """What `ask_cluster` found, once its batch was sent."""
 
     def __init__(self, batch: Batch, cluster_id: int) -> None:
-        """Planned anew each time: a plan that was kept from when the tables were small reads them from end to end,
-        until the server next looks at how they have grown.
+        """Plans of these may be kept for seconds (`prepared.keep_plans`) and no longer: one from when the tables were
+        small reads them from end to end, until the server next looks at how they have grown.
         """
         own = [cluster_id]
         self._cluster_id = cluster_id
@@ -238,7 +240,9 @@ class _Owners:
     closed: list[ClosedRow]
 
 
-def _load_owners(own: OwnColumns, running: RunningColumns, more_project_ids: Sequence[int]) -> _Owners:
+def _load_owners(
+    own: OwnColumns, running: RunningColumns, more_project_ids: Sequence[int], together: Together
+) -> _Owners:
     project_ids = {
         *np.unique(own["project_id"]).tolist(), *np.unique(running.project_id).tolist(), *more_project_ids,
     }  # fmt: skip
@@ -251,7 +255,7 @@ def _load_owners(own: OwnColumns, running: RunningColumns, more_project_ids: Seq
     prices = batch.add(PRICES)
     share_shape = batch.add(SHARE_SHAPE)
     closed = batch.add(CLOSED, [int_array(project_ids), int_array(people)], users=ANY_OF)
-    batch.send()
+    batch.send(together)
     found = projects.read()
     return _Owners(
         projects=found,

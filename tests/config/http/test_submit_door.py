@@ -23,6 +23,7 @@ from accounts.services.tokens import revoke_token
 from config.http import rates, submit_door
 from config.http.api_server import ApiDoor
 from config.http.submit_door import SubmitDoor
+from infra.api import rest
 from scheduler.api.submissions import group
 from scheduler.models import Job, JobEvent, Queue
 from tests.scheduler.portal import Portal, a_portal
@@ -189,6 +190,27 @@ def test_what_is_refused_is_refused_by_the_long_way(doors: Doors, portal: Portal
     assert same(short) == same(long)
     assert AuditEvent.objects.filter(outcome="denied").count() == 2 * denied
     assert not Job.objects.exists()
+
+
+def test_a_body_is_read_once_whoever_answers(
+    doors: Doors, portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[bytes] = []
+    read = rest.parse_clean
+
+    def reading(raw: bytes) -> Any:
+        bodies.append(raw)
+        return read(raw)
+
+    monkeypatch.setattr(rest, "parse_clean", reading)
+    monkeypatch.setattr(group, "parse_clean", reading)
+
+    status, _, body = doors.post(
+        a_token(portal.cast.owner, "jobs:write"), {"command": "true", "cpu_cores": -1}
+    )
+
+    assert (status, body["errors"][0]["field"]) == (422, "cpu_cores")
+    assert (len(doors.passed_on), len(bodies)) == (1, 1)
 
 
 def unknown(portal: Portal) -> str:

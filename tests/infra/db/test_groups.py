@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +69,49 @@ def test_a_group_holds_no_more_than_its_weight_and_a_heavy_member_goes_alone(mak
 
     assert [future.result(20) for future in futures] == [0, 2, 3, 9, 1]
     assert held.groups == [[0], [2, 3], [9], [1]]
+
+
+@pytest.fixture
+def an_hour_each(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], list[int]]:
+    """Work that takes an hour of the clock of groups, and no time."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=time.sleep)
+    monkeypatch.setattr("infra.db.groups.time", clock)
+
+    def work(members: Sequence[int]) -> list[int]:
+        clock.now += 3600.0
+        return list(members)
+
+    return work
+
+
+def test_those_who_were_answered_together_go_together_again(make: Make, an_hour_each: Any) -> None:
+    held = Held(an_hour_each)
+    groups = make(held, gather_seconds=600.0)
+    first, *others = held.fill(groups, 1, 2)
+    held.go.set()
+    assert first.result(20) == 0
+
+    with pytest.raises(TimeoutError):
+        others[0].result(0.05)
+    others.append(groups.submit(3))
+
+    assert [future.result(20) for future in others] == [1, 2, 3]
+    assert held.groups == [[0], [1, 2, 3]]
+
+
+def test_who_comes_alone_waits_for_nobody(make: Make, an_hour_each: Any) -> None:
+    groups = make(an_hour_each, gather_seconds=600.0)
+
+    assert [groups.submit(member).result(20) for member in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_group_does_not_wait_longer_for_others_than_it_may(make: Make) -> None:
+    held = Held()
+    futures = held.fill(make(held, gather_seconds=0.001), 1, 2)
+
+    held.go.set()
+
+    assert [future.result(20) for future in futures] == [0, 1, 2]
 
 
 def test_a_member_that_fails_refuses_no_other(make: Make) -> None:

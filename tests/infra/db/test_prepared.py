@@ -10,7 +10,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Organization
-from infra.db.prepared import ask, ask_together
+from infra.db.prepared import ask, ask_together, keep_plans
 
 pytestmark = pytest.mark.django_db
 
@@ -64,3 +64,24 @@ def test_they_belong_to_the_transaction_that_they_begin() -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         ask_together((INSERT, ["Three", "three"]), (INSERT, ["Two", "two"]))
     assert list(Organization.objects.values_list("slug", flat=True)) == ["two"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_thread_that_asks_for_it_has_plans_made_for_any_values_and_only_for_a_while() -> None:
+    """PostgreSQL by itself would plan a statement with an array anew each time."""
+    statement = "SELECT id FROM accounts_user WHERE id = ANY(%s::bigint[])"
+    custom = "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%%ANY(%%bigint%%'"
+    connection.close()
+    try:
+        keep_plans()
+        for number in range(3):
+            ask(statement, [[number]])
+        assert ask(custom + " AND statement NOT LIKE '%%custom%%'") == [(0, 3)]
+
+        connection.connection.plans_until = 0.0
+        with CaptureQueriesContext(connection) as captured:
+            keep_plans()
+            keep_plans()
+        assert [query["sql"] for query in captured] == ["DISCARD PLANS"]
+    finally:
+        connection.close()

@@ -11,6 +11,7 @@ import numpy as np
 import structlog
 from django.db import connection
 
+from infra.db.prepared import ask_together, keep_plans
 from scheduler.core.columns import Ints
 from scheduler.core.placement.scoring import counts_gpu_requests
 from scheduler.core.snapshot.request_classes import ClassTable
@@ -79,6 +80,7 @@ class ResidentCluster:
         if connection.in_atomic_block or memory is None or token - memory.token not in (0, 1):
             memory = None
         self.last_token = token
+        keep_plans()
         found, self._memory = self._load(memory, token)
         return found
 
@@ -112,7 +114,7 @@ class ResidentCluster:
                 everything = ask_pending(batch, self.cluster_id)
             else:
                 changes = feed.ask_changes(batch, memory.picture, self.cluster_id)
-            batch.send()
+            batch.send(ask_together)
             tables, seen = answer.read(), picture.read()[0]
             if memory is None:
                 memory = self._memory_of(everything.read(), seen)
@@ -133,7 +135,7 @@ class ResidentCluster:
                 early_too=not is_outside and not policy.queues,
                 counts_gpu_requests=counts_gpu_requests(policy),
             )  # fmt: skip
-            found = loaded(tables, memory.jobs.take(folded.planned), memory.classes)
+            found = loaded(tables, memory.jobs.take(folded.planned), memory.classes, together=ask_together)
         self._prune(memory)
         return ResidentLoaded(found, folded), memory
 
