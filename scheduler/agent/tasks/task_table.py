@@ -35,14 +35,19 @@ class TaskTable:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def add(self, task: int, epoch: int, *, job: int, folder: str) -> bool:
+    def add(self, task: int, epoch: int, *, job: int, folder: str, restoring: bool = False) -> bool:
         """Add a task that the shim is to start; False when it is here already: an assignment may come twice."""
         key = task_key(task, epoch)
         with self.changed:
             if key in self._tasks:
                 return False
-            self._tasks[key] = LocalTask(key, task, epoch, job, folder, uploaded=dict.fromkeys(STREAMS, 0))
+            entry = LocalTask(key, task, epoch, job, folder, uploaded=dict.fromkeys(STREAMS, 0))
+            entry.restoring = restoring
+            self._tasks[key] = entry
             return True
+
+    def has(self, key: str) -> bool:
+        return key in self._tasks
 
     def get(self, task: int, epoch: int) -> LocalTask | None:
         return self._tasks.get(task_key(task, epoch))
@@ -75,6 +80,8 @@ class TaskTable:
     def _drop_unknown_to_shim(self, seen: set[str]) -> None:
         for key in [key for key in self._tasks if key not in seen]:
             entry = self._tasks[key]
+            if entry.restoring:
+                continue
             if entry.record is None:
                 del self._tasks[key]  # the order never arrived; the server will give it again
             elif not entry.ended:
@@ -225,12 +232,15 @@ class TaskTable:
             ]
 
     def take_finished(self) -> list[str]:
-        """Forget the tasks whose report and output the server has to the end; returns their keys."""
+        """Forget the tasks whose report, output and checkpoints the server has to the end; returns their keys."""
         with self.changed:
             done = [
                 entry.key
                 for entry in self._tasks.values()
-                if entry.ended and entry.reported and (entry.logs_refused or self._uploaded_whole(entry))
+                if entry.ended
+                and entry.reported
+                and (entry.logs_refused or self._uploaded_whole(entry))
+                and (entry.checkpoints_stored or entry.checkpoint_terms is None)
             ]
             for key in done:
                 del self._tasks[key]
@@ -242,6 +252,34 @@ class TaskTable:
             and at >= stored_bytes(entry.stream_path(stream), self.cap_bytes)
             for stream in STREAMS
         )
+
+    # ------------------------------------------------------------ checkpoints
+
+    def with_checkpoints(self) -> list[LocalTask]:
+        """Tasks that make checkpoints and whose last ones the server may not have."""
+        with self.changed:
+            return [
+                entry
+                for entry in self._tasks.values()
+                if entry.checkpoint_terms is not None and not entry.checkpoints_stored
+            ]
+
+    def note_checkpoints(self, entry: LocalTask, *, stored: bool = False) -> None:
+        """The server knows of all checkpoints of a task that has ended, and with `stored` has them."""
+        with self.changed:
+            entry.checkpoints_begun = True
+            entry.checkpoints_stored = entry.checkpoints_stored or stored
+            self.changed.notify_all()
+
+    def restored(self, task: int, epoch: int, record: TaskRecord | None = None) -> None:
+        """A task is given to the shim now; with a `record` it has ended before that."""
+        with self.changed:
+            if entry := self.get(task, epoch):
+                entry.restoring = False
+                if record is not None:
+                    entry.record, entry.version = record, entry.version + 1
+                    entry.checkpoints_begun = entry.checkpoints_stored = True
+            self.changed.notify_all()
 
     def gpu_holders(self) -> list[Holder]:
         """The running tasks with their GPUs, also tasks without: these may use GPUs all the same."""
