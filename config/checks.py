@@ -1,13 +1,17 @@
-"""What `manage.py check --deploy` says about the role of the database and the audit trail."""
+"""What `manage.py check --deploy` says about the role of the database, the audit trail and the storage."""
 
 from __future__ import annotations
 
+import io
+import secrets
 from typing import Any
 
 import psycopg
 from django.conf import settings
 from django.core import checks
 from django.db import connection
+
+from infra.storage import StorageError, configured_storage
 
 GUIDE = "docs/guides/running.md, under The roles of the database, has the SQL."
 #: Of a database that may be far away; `check` must not hang.
@@ -29,6 +33,7 @@ FROM pg_roles WHERE rolname = current_user
 
 def register() -> None:
     checks.register(check_s3)
+    checks.register(check_storage, deploy=True)
     checks.register(check_role, deploy=True)
     checks.register(check_audit, deploy=True)
 
@@ -44,6 +49,22 @@ def check_s3(**_: Any) -> list[checks.CheckMessage]:
             id="muster.E001",
         )
     ]
+
+
+def check_storage(**_: Any) -> list[checks.CheckMessage]:
+    """Whether the storage of artefacts takes an object and gives it back; every start checks its settings."""
+    if not settings.MUSTER_STORAGE:
+        return []
+    key = f"check/{secrets.token_hex(8)}"
+    try:
+        storage = configured_storage()
+        storage.put(key, io.BytesIO(b"muster"))
+        with storage.open(key) as found:
+            found.read()
+        storage.delete(key)
+    except StorageError as error:
+        return [checks.Error(error.message, hint=error.way_out, id="muster.E002")]
+    return []
 
 
 def check_role(**_: Any) -> list[checks.CheckMessage]:
