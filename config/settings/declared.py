@@ -441,6 +441,13 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "MiB",
             ),
             Setting(
+                "MUSTER_CHECKPOINT_MIB",
+                "int",
+                100 * 1024,
+                "Largest checkpoint of one task; larger ones are refused, with an event. 0: unlimited.",
+                "MiB",
+            ),
+            Setting(
                 "MUSTER_RESULTS_PERSON_MIB",
                 "int",
                 50 * 1024,
@@ -478,7 +485,12 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "Empty: stored as it is.",
                 secret=True,
             ),
-            Setting("CHECKPOINT_PATH", "str", "/tmp/checkpoints", "Reserved; not used yet."),  # noqa: S108
+            Setting(
+                "CHECKPOINT_PATH",
+                "str",
+                "",
+                "Folder for checkpoints, where they are not to go to MUSTER_STORAGE.",
+            ),
         ),
     ),
     (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.storage.configured import StorageSetting, configured_storage, storage_setting
+from infra.storage.configured import StorageSetting, configured_storage, storage_of, storage_setting
 from infra.storage.interface import (
     Damaged,
     InvalidKey,
@@ -25,5 +25,6 @@ __all__ = [
     "StorageSetting",
     "StoredObject",
     "configured_storage",
+    "storage_of",
     "storage_setting",
 ]

@@ -82,6 +82,11 @@ def configured_storage() -> Storage:
     return _made(found)
 
 
+def storage_of(setting: StorageSetting) -> Storage:
+    """The storage of this setting, the same one for the whole process."""
+    return _made(setting)
+
+
 @lru_cache(maxsize=4)
 def _made(setting: StorageSetting) -> Storage:
     storage: Storage
