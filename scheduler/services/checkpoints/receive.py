@@ -84,7 +84,7 @@ def take_asked(*, node: Node, task: int, epoch: int, reason: str, seconds: int) 
     because = f"asked for a checkpoint: {why}; it has {seconds} s"
     if job.epoch == epoch and job.state == JobState.RUNNING:
         move_job(job, JobState.CHECKPOINTING, because=because, details={"reason": reason, "rank": owner.rank})
-    elif job.epoch == epoch and job.state == JobState.PREEMPTING:
+    elif job.epoch == epoch and job.state in (JobState.PREEMPTING, JobState.MIGRATING):
         record_event(
             job, "job.checkpointing", because=because, details={"reason": reason, "rank": owner.rank}
         )
