@@ -15,7 +15,8 @@ from scheduler.agent.protocol import Stop
 from scheduler.agent.tasks.local_task import LocalTask
 from tests.support.agent_messages import a_record
 
-TERMS = {"signal": int(signal.SIGUSR1), "to": "all", "grace_seconds": 20, "every_seconds": None}
+#: Not to all: that would be the servers that this process has started.
+TERMS = {"signal": int(signal.SIGUSR1), "to": "shell", "grace_seconds": 20, "every_seconds": None}
 
 
 class Stops(list[Any]):
@@ -116,4 +117,6 @@ def test_the_same_request_of_somebody_asks_once(stops: Stops) -> None:
 def test_only_processes_that_handle_the_signal_get_it(handler: list[int]) -> None:
     assert processes.handles(os.getpid(), signal.SIGUSR1)
     assert not processes.handles(os.getpid(), signal.SIGUSR2)
-    assert processes.signal_handlers(os.getpid(), signal.SIGUSR2, tree=True) == 0
+    assert processes.signal_handlers(os.getpid(), signal.SIGUSR2, tree=False) == 0
+    assert processes.signal_handlers(os.getpid(), signal.SIGUSR1, tree=False) == 1
+    assert handler == [signal.SIGUSR1]
