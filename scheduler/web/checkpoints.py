@@ -16,9 +16,9 @@ from accounts import permissions
 from accounts.models import User
 from accounts.web.pages import page, reader
 from infra.plain_text import reason_of
-from scheduler.core.checkpoints import policy_of
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job
+from scheduler.models.results.checkpoint_policy import policy_of
 from scheduler.selectors import job_by_ref
 from scheduler.services.checkpoints.removal import remove_checkpoint
 from scheduler.services.checkpoints.verbs import ask_checkpoint, checkpoint_of, checkpoints_of, manifest_of

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from scheduler.agent import processes
+from scheduler.agent.checkpoints.marks import note_restored
 from scheduler.agent.checkpoints.upload import PATH, Stopped, Uploads
 from scheduler.agent.console import say
 from scheduler.agent.protocol import (
@@ -64,8 +65,9 @@ class Restores:
 
     def clean_up(self) -> None:
         """Remove what an agent before this one has left."""
+        known = self._table.keys()
         for name in _names_in(self._folder):
-            if not self._table.has(name):
+            if name not in known:
                 shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def begin(self, order: TaskOrder) -> None:
@@ -91,7 +93,7 @@ class Restores:
             if record is not None:
                 shutil.rmtree(self._folder / order["key"], ignore_errors=True)
             meta = order["meta"]
-            self._table.restored(meta["task"], meta["epoch"], record)
+            note_restored(self._table, meta["task"], meta["epoch"], record)
             if record is None:
                 self._start([order])
 

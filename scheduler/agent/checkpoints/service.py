@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from scheduler.agent.checkpoints import folder
 from scheduler.agent.checkpoints.folder import Finished
+from scheduler.agent.checkpoints.marks import note_checkpoints, with_checkpoints
 from scheduler.agent.checkpoints.requests import Asked
 from scheduler.agent.checkpoints.upload import PATH, Begun, Stopped, Uploads
 from scheduler.agent.console import say
@@ -73,7 +74,7 @@ class CheckpointService:
 
     def look(self, client: ServerClient) -> float:
         """Do what is due; answers in how many seconds to look again. Raises ServerUnreachable."""
-        entries = self._table.with_checkpoints()
+        entries = with_checkpoints(self._table)
         keys = {entry.key for entry in entries}
         with self._lock:
             self._watched = {key: one for key, one in self._watched.items() if key in keys}
@@ -88,7 +89,7 @@ class CheckpointService:
         for entry, one in watched:
             self._announce(client, one)
             if one.ended:
-                self._table.note_checkpoints(entry, stored=not one.sending)
+                note_checkpoints(self._table, entry, stored=not one.sending)
         return _LOOK_SECONDS if entries else _IDLE_SECONDS
 
     def _find(self, one: _Watched) -> None:

@@ -46,9 +46,6 @@ class TaskTable:
             self._tasks[key] = entry
             return True
 
-    def has(self, key: str) -> bool:
-        return key in self._tasks
-
     def get(self, task: int, epoch: int) -> LocalTask | None:
         return self._tasks.get(task_key(task, epoch))
 
@@ -253,33 +250,9 @@ class TaskTable:
             for stream in STREAMS
         )
 
-    # ------------------------------------------------------------ checkpoints
-
-    def with_checkpoints(self) -> list[LocalTask]:
-        """Tasks that make checkpoints and whose last ones the server may not have."""
+    def entries(self) -> list[LocalTask]:
         with self.changed:
-            return [
-                entry
-                for entry in self._tasks.values()
-                if entry.checkpoint_terms is not None and not entry.checkpoints_stored
-            ]
-
-    def note_checkpoints(self, entry: LocalTask, *, stored: bool = False) -> None:
-        """The server knows of all checkpoints of a task that has ended, and with `stored` has them."""
-        with self.changed:
-            entry.checkpoints_begun = True
-            entry.checkpoints_stored = entry.checkpoints_stored or stored
-            self.changed.notify_all()
-
-    def restored(self, task: int, epoch: int, record: TaskRecord | None = None) -> None:
-        """A task is given to the shim now; with a `record` it has ended before that."""
-        with self.changed:
-            if entry := self.get(task, epoch):
-                entry.restoring = False
-                if record is not None:
-                    entry.record, entry.version = record, entry.version + 1
-                    entry.checkpoints_begun = entry.checkpoints_stored = True
-            self.changed.notify_all()
+            return list(self._tasks.values())
 
     def gpu_holders(self) -> list[Holder]:
         """The running tasks with their GPUs, also tasks without: these may use GPUs all the same."""

@@ -13,9 +13,9 @@ from django.utils import timezone
 
 from infra.errors import Conflict
 from quotas.core.resources import MIB, show_mib
-from scheduler.core.checkpoints import CheckpointPolicy, policy_of
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Checkpoint, CheckpointReason, CheckpointState, Job, Node, Task
+from scheduler.models.results.checkpoint_policy import CheckpointPolicy, policy_of
 from scheduler.services.checkpoints.removal import remove_leaving
 from scheduler.services.checkpoints.stored_bytes import (
     checked_manifest,

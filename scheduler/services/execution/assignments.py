@@ -17,9 +17,9 @@ from django.utils import timezone
 from infra.db.prepared import ask_together
 from scheduler import outbox
 from scheduler.agent.protocol import Assignment, CheckpointTerms
-from scheduler.core.checkpoints import policy_of
 from scheduler.core.lifecycle import AttemptState, TaskState
 from scheduler.models import Device, Node
+from scheduler.models.results.checkpoint_policy import policy_of
 from scheduler.services.execution.elements import add_elements, elements_to_run
 from scheduler.state.db.sql import Rows, Statement, int_array, run
 

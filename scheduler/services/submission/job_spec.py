@@ -32,7 +32,6 @@ from scheduler.services.submission.declaration import (
     text,
 )
 from scheduler.services.submission.fields import Inputs
-from scheduler.services.submission.fields_checkpoint import CHECKPOINT, read_checkpoint
 from scheduler.services.submission.fields_dependencies import (
     ENTRY,
     MAX_ARRAY_TEXT,
@@ -52,7 +51,13 @@ from scheduler.services.submission.fields_placement import (
     read_pack,
     read_tolerations,
 )
-from scheduler.services.submission.fields_restart import MAX_RULES, RESTART_RULE, read_restart_rules
+from scheduler.services.submission.fields_restart import (
+    CHECKPOINT,
+    MAX_RULES,
+    RESTART_RULE,
+    read_checkpoint,
+    read_restart_rules,
+)
 from scheduler.services.submission.fields_task import (
     MAX_ENV_ENTRIES,
     MAX_EXTRA,

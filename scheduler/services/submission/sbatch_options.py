@@ -14,11 +14,11 @@ from django.utils import timezone
 
 from infra.errors import FieldProblem
 from quotas.core.resources import parse_mib
-from scheduler.core.checkpoints import SIGNALS
 from scheduler.core.mail_types import parse_mail_types
+from scheduler.models.results.checkpoint_policy import SIGNALS
 from scheduler.services.submission.fields import BadValue, read_moment
-from scheduler.services.submission.fields_checkpoint import MAX_GRACE
 from scheduler.services.submission.fields_placement import MAX_VALUE
+from scheduler.services.submission.fields_restart import MAX_GRACE
 from scheduler.services.submission.job_spec import FIELDS
 
 

@@ -94,7 +94,7 @@ def test_a_job_is_asked_on_demand_and_periodically_and_before_its_time_limit(
     start_agent()
     # Every signal writes a checkpoint; the program itself ends long after its time limit.
     script = (
-        "#!/bin/bash\nn=0\nsave() { n=$((n+1)); echo $n > $MUSTER_CHECKPOINT_DIR/$n; touch $MUSTER_CHECKPOINT_DIR/$n.done; }\n"
+        "#!/bin/bash\nn=0\ncd $MUSTER_CHECKPOINT_DIR\nsave() { n=$((n+1)); echo $n > $n; touch $n.done; }\n"
         "trap save USR2\ntrap exit TERM\necho ready\nwhile :; do sleep 0.05; done\n"
     )
     job = world.submit(script=script, time_limit=9, checkpoint={"signal": "USR2", "grace": 5, "keep": 9})

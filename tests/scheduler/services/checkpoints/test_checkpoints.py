@@ -15,8 +15,8 @@ from pytest_django.fixtures import Settings
 from accounts.models import AuditEvent, User
 from infra.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from scheduler.agent.protocol import PIECE_BYTES
-from scheduler.core.checkpoints import CheckpointPolicy
 from scheduler.models import Checkpoint, Job, JobEvent, Task
+from scheduler.models.results.checkpoint_policy import CheckpointPolicy
 from scheduler.services.checkpoints import receive, removal, resume, verbs
 from scheduler.services.checkpoints.receive import Announced
 from scheduler.services.checkpoints.resume import parts_for
