@@ -35,6 +35,8 @@ MAX_REPORTS: Final = 500
 LOG_SECONDS: Final = 0.25
 #: How often the folder of kept results is looked at.
 RESULTS_SECONDS: Final = 0.5
+#: Checkpoints that are sent at a time: a large one does not keep a small one waiting.
+UPLOADS: Final = 2
 #: How long the start waits for the first reading of the GPUs; a driver that is not loaded yet takes seconds.
 GPUS_SECONDS: Final = 20.0
 #: On a stop of everything: for the tasks to end and for the last reports to reach the server.
@@ -110,7 +112,8 @@ class Agent:
         _start_thread("logs", self._upload)
         _start_thread("results", self._serve_results)
         _start_thread("checkpoints", lambda: self.checkpoints.work(self._client(), self._key))
-        _start_thread("uploads", lambda: self.checkpoints.send_all(self._client(), self._key))
+        for _ in range(UPLOADS):
+            _start_thread("uploads", lambda: self.checkpoints.send_all(self._client(), self._key))
         self.stopping.wait()
         if self.settings.ends_jobs and not self._abandoned:
             self._end_tasks()

@@ -124,7 +124,7 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
         possible.add("hold")
     if job.state == JobState.HELD:
         possible.add("release")
-    if job.state in ACTIVE and job.state not in (JobState.STOPPING, JobState.PREEMPTING):
+    if job.state in ACTIVE - {JobState.STOPPING, JobState.PREEMPTING, JobState.MIGRATING}:
         possible.add("requeue")
     if not job.is_terminal:
         possible.add("boost")

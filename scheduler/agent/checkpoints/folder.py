@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -71,7 +72,8 @@ def finished(task_folder: str) -> list[Finished]:
     """The finished checkpoints, oldest first."""
     found: list[Finished] = []
     with contextlib.suppress(Unreadable, OSError), opened(task_folder, CHECKPOINTS) as root:
-        names = {os.fsencode(name) for name in os.listdir(root)[:_MOST_NAMES]}
+        with os.scandir(root) as entries:
+            names = {os.fsencode(entry.name) for entry in itertools.islice(entries, _MOST_NAMES)}
         for marker in names:
             name = marker.removesuffix(DONE.encode())
             if name == marker or name not in names or not 0 < len(name) <= _MOST_NAME_BYTES:

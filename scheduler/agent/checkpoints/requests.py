@@ -45,6 +45,7 @@ class Asked:
         self._stop = stop
         #: A stop that waits for the checkpoint, and until when (monotonic).
         self._stop_order: tuple[Stop, float] | None = None
+        self._stopped = False
         self._last_at: float | None = None
         self._limit_asked = False
         self._number = 0
@@ -57,7 +58,7 @@ class Asked:
         if terms is None or record is None or order["reason"] not in _STOPS or order["stale"]:
             self._stop_order = None
             return False
-        if record["state"] != "running" or record["stop_reason"] or is_suspended(record):
+        if record["state"] != "running" or record["stop_reason"] or is_suspended(record) or self._stopped:
             return False
         if self._stop_order is None:
             now = time.monotonic()
@@ -139,6 +140,7 @@ class Asked:
         self.request = None
         if self._stop_order is not None:
             order, until = self._stop_order
+            self._stopped = True  # from now on the same order goes to the shim as any other
             self._stop(order["reason"], max(_LEAST_GRACE_SECONDS, until - time.monotonic()))
 
 

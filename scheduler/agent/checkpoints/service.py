@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from scheduler.agent import processes
 from scheduler.agent.checkpoints import folder
 from scheduler.agent.checkpoints.folder import Finished
 from scheduler.agent.checkpoints.marks import note_checkpoints, with_checkpoints
@@ -22,6 +24,9 @@ from scheduler.agent.tasks.task_table import TaskTable
 #: How often tasks are looked at, while there are some that make checkpoints.
 _LOOK_SECONDS: Final = 0.2
 _IDLE_SECONDS: Final = 1.0
+_GRAIN_NS: Final = 2_000_000_000
+#: A server that takes longer to answer must not keep others from being asked.
+_ANSWER_SECONDS: Final = 10.0
 
 #: stop(key, reason, grace in seconds).
 StopTask = Callable[[str, str, float], None]
@@ -33,6 +38,7 @@ class _Watched:
 
     asked: Asked
     seen_ns: int = 0
+    known: set[Finished] = field(default_factory=set)
     waiting: dict[Finished, str] = field(default_factory=dict)
     sending: set[Finished] = field(default_factory=set)
     ended: bool = False
@@ -45,6 +51,7 @@ class CheckpointService:
         self._table, self._stop, self._stopping = table, stop, stopping
         self._uploads = Uploads(stopping)
         self._lock = threading.Lock()
+        self._began_ms = processes.boot_ms()
         self._watched: dict[str, _Watched] = {}
         self._to_send: queue.Queue[tuple[_Watched, Begun]] = queue.Queue()
         #: Messages for the server, oldest first: they wait while it does not answer.
@@ -68,6 +75,9 @@ class CheckpointService:
         if entry.key not in self._watched:
             stop = lambda reason, grace: self._stop(entry.key, reason, grace)  # noqa: E731
             self._watched[entry.key] = _Watched(Asked(entry, stop))
+            if (record := entry.record) is not None and record["started_boot_ms"] < self._began_ms:
+                # An agent before this one may have asked, and is not there any more to say what came of it.
+                self._unsaid.append({"op": "missed", "task": entry.task, "epoch": entry.epoch, "text": ""})
         return self._watched[entry.key]
 
     # ------------------------------------------------------------ look
@@ -97,9 +107,11 @@ class CheckpointService:
         entry = one.asked.entry
         if (changed := folder.changed_ns(entry.folder)) == one.seen_ns:
             return
-        one.seen_ns = changed
+        # The clock of a file system has a grain: what comes within it changes nothing that is seen.
+        one.seen_ns = changed if time.time_ns() - changed > _GRAIN_NS else 0
         for found in folder.finished(entry.folder):
-            if found not in one.waiting and found not in one.sending:
+            if found not in one.known:
+                one.known.add(found)
                 one.waiting[found] = one.asked.saved()
 
     def _ask(self, asked: Asked) -> None:
@@ -126,7 +138,7 @@ class CheckpointService:
     def _say(self, client: ServerClient) -> None:
         while self._unsaid:
             try:
-                client.post(PATH, self._unsaid[0])
+                client.post(PATH, self._unsaid[0], timeout_seconds=_ANSWER_SECONDS)
             except Refused as error:
                 if error.status != 404:  # a server of an earlier version
                     say(f"a message about a checkpoint was refused: {error}")

@@ -24,6 +24,7 @@ PIECE_PATH: Final = "/api/v1/agent/piece"
 #: To check a checkpoint the server reads it once: at this speed, at the least, and for this long beyond.
 _BYTES_A_SECOND: Final = 20 * 1024 * 1024
 _CHECK_SECONDS: Final = 60.0
+_ANSWER_SECONDS: Final = 10.0
 T = TypeVar("T")
 
 
@@ -76,7 +77,7 @@ class Uploads:
         except Unreadable as error:
             said |= {"files": 0, "size": 0, "trouble": str(error)}
         try:
-            answer: dict[str, Any] = client.post(PATH, said)
+            answer: dict[str, Any] = client.post(PATH, said, timeout_seconds=_ANSWER_SECONDS)
         except Refused as error:
             say(f"a checkpoint was refused: {error}")
             answer = {}

@@ -179,7 +179,8 @@ class AgentDoor:
         if call == "files":
             return await self._exchange_files(key, body, receive)
         if call == "checkpoints":
-            return await self._in_storage_thread(answer_checkpoint, key, body)
+            reads = body.get("op") in ("finish", "restore")
+            return await (self._in_storage_thread if reads else self._in_thread)(answer_checkpoint, key, body)
         raise MusterError(message=f"There is no call {call}.", code="not-found", status=404)
 
     # ------------------------------------------------------------ one connection for all calls

@@ -65,6 +65,7 @@ def test_a_stop_waits_for_the_checkpoint_and_keeps_the_rest_of_its_grace(
     assert one.saved() == "stop"
     assert stops == [("preempted", 60)]
     assert one.entry.held_stop == "preempted"
+    assert not one.hold(stop())  # from now on the shim gets it, however often it comes
 
 
 def test_a_stop_goes_on_when_no_checkpoint_comes(stops: Stops) -> None:

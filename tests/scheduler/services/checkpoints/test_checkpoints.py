@@ -184,6 +184,26 @@ def test_the_newest_are_kept_and_the_bytes_of_older_ones_go(site: Site) -> None:
     assert len(site.objects()) == 4  # a piece and a manifest each
 
 
+def test_with_a_key_nothing_of_it_is_readable_in_the_storage(site: Site, settings: Settings) -> None:
+    settings.MUSTER_STORAGE_KEYS = ["ab" * 32]
+    row = site.store("step-1", b"weights that nobody else may read")
+    stored = b"".join(path.read_bytes() for path in site.folder.rglob("*") if path.is_file())
+    assert b"nobody else" not in stored
+    assert b"sha256" not in stored
+    task = site.an_attempt(site.job, 2)
+    data = resume.give_piece(node=task.node, checkpoint=str(row.pk), number=0, task=task.pk, epoch=2)
+    assert data == b"weights that nobody else may read"
+
+
+def test_checkpoints_go_to_a_folder_of_their_own_where_one_is_named(
+    site: Site, settings: Settings, tmp_path: Path
+) -> None:
+    settings.CHECKPOINT_PATH = str(tmp_path / "own")
+    site.store("step-1")
+    assert site.objects() == []
+    assert sum(path.is_file() for path in (tmp_path / "own").rglob("*")) == 2
+
+
 # ---------------------------------------------------------------- asked
 
 
