@@ -195,12 +195,16 @@ def finish(*, node: Node, checkpoint: str, manifest: Any) -> str:
 def _note_saved(job: Job, row: Checkpoint, node: Node) -> None:
     """The job's work until then is not lost any more."""
     because = (
-        f"checkpoint {row.name} of {show_mib(-(-row.size_bytes // MIB))} is stored, written on {node.name}"
+        f"checkpoint {row.name} of {_shown(row.size_bytes)} is stored, written on {node.name}"
     )
     if job.saved_at is None or job.saved_at <= row.taken_at:
         save_checkpoint(job, path=row.name, because=because, at=row.taken_at)
     else:
         record_event(job, "job.saved", because=because, details={"path": row.name})
+
+
+def _shown(size: int) -> str:
+    return f"{size:,} bytes" if size < MIB else show_mib(size // MIB)
 
 
 def _leave_oldest(job: Job, newest: Checkpoint) -> None:
