@@ -17,6 +17,7 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Checkpoint, CheckpointReason, CheckpointState, Job, Node, Task
 from scheduler.models.results.checkpoint_policy import CheckpointPolicy, policy_of
 from scheduler.services.checkpoints.removal import remove_leaving
+from scheduler.services.checkpoints.resume import whole_sets
 from scheduler.services.checkpoints.stored_bytes import (
     checked_manifest,
     pieces_of,
@@ -194,9 +195,7 @@ def finish(*, node: Node, checkpoint: str, manifest: Any) -> str:
 
 def _note_saved(job: Job, row: Checkpoint, node: Node) -> None:
     """The job's work until then is not lost any more."""
-    because = (
-        f"checkpoint {row.name} of {_shown(row.size_bytes)} is stored, written on {node.name}"
-    )
+    because = f"checkpoint {row.name} of {_shown(row.size_bytes)} is stored, written on {node.name}"
     if job.saved_at is None or job.saved_at <= row.taken_at:
         save_checkpoint(job, path=row.name, because=because, at=row.taken_at)
     else:
@@ -208,11 +207,17 @@ def _shown(size: int) -> str:
 
 
 def _leave_oldest(job: Job, newest: Checkpoint) -> None:
-    """Let go what is older than the newest ones that its job keeps, of the same rank."""
-    policy = policy_of(job.checkpoint) or CheckpointPolicy()
-    complete = Checkpoint.objects.filter(job=job, rank=newest.rank, state=CheckpointState.COMPLETE)
-    keep = list(complete.order_by("-taken_at").values_list("pk", flat=True)[: policy.keep])
-    complete.exclude(pk__in=keep).update(
+    """Let go what is older than the newest ones of this rank that its job keeps.
+
+    Of a job of several tasks as many whole checkpoints stay as well: a rank that is ahead takes none away.
+    """
+    keep = (policy_of(job.checkpoint) or CheckpointPolicy()).keep
+    complete = list(Checkpoint.objects.filter(job=job, state=CheckpointState.COMPLETE).order_by("taken_at"))
+    own = [row for row in complete if row.rank == newest.rank]
+    stay = {row.pk for row in own[-keep:]}
+    if len(own) < len(complete):
+        stay |= {row.pk for part in whole_sets(complete)[:keep] for row in part.values()}
+    Checkpoint.objects.filter(pk__in=[row.pk for row in own if row.pk not in stay]).update(
         state=CheckpointState.LEAVING, text="Newer ones have taken its place."
     )
 

@@ -41,24 +41,28 @@ def restore(*, node: Node, task: int, epoch: int) -> RestoreAnswer:
     return RestoreAnswer()
 
 
-def parts_for(rank: int, complete: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """For a task of this rank its part of each checkpoint that is whole, newest first; `complete` are oldest first.
+def whole_sets(complete: Iterable[Checkpoint]) -> list[dict[int, Checkpoint]]:
+    """The checkpoints that are whole, as their parts by rank, newest first; `complete` are oldest first.
 
     Tasks of one job write parts of one checkpoint under the same name. It is whole when every rank that has written
-    any in that attempt has written this one. A rank without a part gets that of the lowest rank.
+    any in that attempt has written this one.
     """
     writers: dict[int, set[int]] = defaultdict(set)
     parts: dict[tuple[int, str], dict[int, Checkpoint]] = {}
     for row in complete:
         writers[row.epoch].add(row.rank)
-        whole = parts.setdefault((row.epoch, row.name), {})
+        whole = parts.pop((row.epoch, row.name), {})
         whole[row.rank] = row
-        parts[row.epoch, row.name] = parts.pop((row.epoch, row.name))  # as new as its newest part
-    return [
-        part.get(rank, part[min(part)])
-        for (epoch, _), part in reversed(parts.items())
-        if part.keys() == writers[epoch]
-    ]
+        parts[row.epoch, row.name] = whole  # as new as its newest part
+    return [part for (epoch, _), part in reversed(parts.items()) if part.keys() == writers[epoch]]
+
+
+def parts_for(rank: int, complete: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """For a task of this rank its part of each whole checkpoint, newest first.
+
+    A rank without a part gets that of the lowest rank.
+    """
+    return [part.get(rank, part[min(part)]) for part in whole_sets(complete)]
 
 
 def _live_task(node: Node, task: int, epoch: int) -> Task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import Final
 
 from django.db import transaction
@@ -23,6 +24,8 @@ from scheduler.state.lifecycle.transitions import record_event
 
 #: The checkpoints of a job that are listed, the newest.
 MOST_LISTED: Final = 200
+#: A request that its node has not answered to after so long is lost: the next one is a new one.
+_UNHEARD_SECONDS: Final = 60.0
 _RUNS: Final = frozenset({JobState.RUNNING, JobState.CHECKPOINTING})
 
 
@@ -74,8 +77,11 @@ def ask_checkpoint(*, job: Job, by: User, reason: str = "") -> Job:
     if row.state == JobState.CHECKPOINTING:
         return row
     tasks = Task.objects.filter(attempt__job=row, attempt__is_live=True, state=TaskState.RUNNING)
-    nodes = set(tasks.values_list("node_id", flat=True))
-    if not tasks.filter(checkpoint_asked_at=None).update(checkpoint_asked_at=timezone.now()):
+    nodes, now = set(tasks.values_list("node_id", flat=True)), timezone.now()
+    unheard = Q(checkpoint_asked_at=None) | Q(
+        checkpoint_asked_at__lt=now - timedelta(seconds=_UNHEARD_SECONDS)
+    )
+    if not tasks.filter(unheard).update(checkpoint_asked_at=now):
         return row
     why = f": {reason}" if reason else ""
     record_event(

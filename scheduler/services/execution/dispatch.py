@@ -51,7 +51,8 @@ class _LiveTask(NamedTuple):
     grace_seconds: int | None
     suspend_asked: bool
     suspended: bool
-    #: When somebody asked for a checkpoint that its nodes have not heard of, in milliseconds since 1970.
+    #: When somebody asked for a checkpoint that its node has not heard of, in milliseconds since 1970; an agent that
+    #: does not answer to that is not asked for ever.
     checkpoint_asked: int | None
 
     @property
@@ -152,7 +153,9 @@ def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
 
 _LIVE: Final = """
 SELECT t.node_id, t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,
-    a.suspend_asked_at IS NOT NULL, t.suspended, (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint
+    a.suspend_asked_at IS NOT NULL, t.suspended,
+    CASE WHEN t.checkpoint_asked_at > now() - interval '1 minute'
+        THEN (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint END
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
 WHERE t.node_id = ANY(%s::bigint[]) AND t.is_live ORDER BY t.id
 """

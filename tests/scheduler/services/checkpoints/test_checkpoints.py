@@ -184,6 +184,19 @@ def test_the_newest_are_kept_and_the_bytes_of_older_ones_go(site: Site) -> None:
     assert len(site.objects()) == 4  # a piece and a manifest each
 
 
+def test_a_rank_that_is_ahead_takes_no_whole_checkpoint_away(site: Site) -> None:
+    job, _ = site.a_job(keep=1)
+    first = site.an_attempt(job, 2, ranks=2)
+    second = Task.objects.get(attempt=first.attempt_id, rank=1)
+    for name, task in (("a", first), ("a", second), ("b", first)):
+        site.store(name, task=task)
+    assert states(job) == ["complete"] * 3
+    site.store("b", task=second)
+    site.store("c", task=first)
+    kept = Checkpoint.objects.filter(job=job, state="complete").order_by("taken_at")
+    assert [(row.name, row.rank) for row in kept] == [("b", 0), ("b", 1), ("c", 0)]
+
+
 def test_with_a_key_nothing_of_it_is_readable_in_the_storage(site: Site, settings: Settings) -> None:
     settings.MUSTER_STORAGE_KEYS = ["ab" * 32]
     row = site.store("step-1", b"weights that nobody else may read")
