@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import IntegrityError, transaction
 from django.test import Client
 from django.utils import timezone
 from pytest_django.fixtures import Settings
@@ -21,7 +22,14 @@ from scheduler.services.checkpoints import receive, removal, resume, verbs
 from scheduler.services.checkpoints.receive import Announced
 from scheduler.services.checkpoints.resume import parts_for
 from tests.scheduler.portal import a_portal
-from tests.support.factories import AttemptFactory, JobFactory, NodeFactory, TaskFactory, bearer
+from tests.support.factories import (
+    AttemptFactory,
+    CheckpointFactory,
+    JobFactory,
+    NodeFactory,
+    TaskFactory,
+    bearer,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -398,6 +406,20 @@ def test_the_page_lists_them_and_takes_one(site: Site, client: Client) -> None:
     assert Task.objects.get(pk=site.task.pk).checkpoint_asked_at is not None
     client.post(f"/jobs/{site.job.number}/checkpoints/{row.pk}/remove/")
     assert states(site.job) == ["leaving"]
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"state": "half"}, "checkpoint_state_known"),
+        ({"stored_at": None}, "checkpoint_complete_is_stored"),
+        ({"size_bytes": -1}, "checkpoint_has_size"),
+    ],
+)
+def test_the_database_takes_no_checkpoint_that_cannot_be(said: dict[str, Any], name: str) -> None:
+    CheckpointFactory()
+    with pytest.raises(IntegrityError, match=name), transaction.atomic():
+        Checkpoint.objects.update(**said)
 
 
 def test_the_policy_of_a_row_reads_as_it_was_written() -> None:
