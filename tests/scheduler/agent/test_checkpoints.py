@@ -110,6 +110,24 @@ def test_a_job_is_asked_on_demand_and_periodically_and_before_its_time_limit(
     assert Job.objects.get(pk=job.pk).failure_class == "time-limit"
 
 
+def test_what_is_written_while_the_agent_is_away_is_stored_when_it_is_back(
+    world: World, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    job = world.submit(
+        "echo ready; sleep 1; cd $MUSTER_CHECKPOINT_DIR; echo 1 > a; touch a.done; sleep 60", checkpoint={}
+    )
+    world.run_until(job, "running")
+    wait_for_output(world, job, b"ready")
+    agent.kill()
+    (task_folder,) = (agent.state / "tasks").iterdir()
+    wait_for((task_folder / "checkpoints/a.done").exists)
+    agent.start()
+    (row,) = wait_for(lambda: complete(job))
+    assert (row.name, row.reason, row.size_bytes) == ("a", "own", 2)
+    wait_for(lambda: not (task_folder / "checkpoints/a").exists())
+
+
 def test_a_program_that_handles_no_signal_is_neither_killed_nor_waited_for(
     world: World, start_agent: StartAgent
 ) -> None:
