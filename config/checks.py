@@ -1,7 +1,9 @@
-"""What `manage.py check` says about settings, and with `--deploy` about the database's role and the audit trail."""
+"""What `manage.py check` says about settings; with `--deploy` about the role, the audit trail and the storage."""
 
 from __future__ import annotations
 
+import io
+import secrets
 from typing import Any
 
 import psycopg
@@ -10,12 +12,12 @@ from django.core import checks
 from django.db import connection
 
 from config.settings.declared import SETTINGS
+from infra.storage import StorageError, configured_storage
 
 GUIDE = "docs/guides/running.md, under The roles of the database, has the SQL."
 #: Reserved settings, and where what they would say comes from.
 UNUSED = {
     "INVENTORY_SERVICE_URL": "nodes come from their agents",
-    "CHECKPOINT_PATH": "a job says where its checkpoint is",
 }
 #: Of a database that may be far away; `check` must not hang.
 SECONDS = 3
@@ -38,6 +40,7 @@ def register() -> None:
     checks.register(check_s3)
     checks.register(check_silence)
     checks.register(check_unused)
+    checks.register(check_storage, deploy=True)
     checks.register(check_role, deploy=True)
     checks.register(check_audit, deploy=True)
 
@@ -65,7 +68,7 @@ def check_silence(**_: Any) -> list[checks.CheckMessage]:
             f"MUSTER_NODE_SILENT_SECONDS is {silent:g} and MUSTER_SYNC_HOLD_SECONDS is {hold:g}: a node that has "
             "nothing to do would count as unknown between two calls, and get no jobs.",
             hint="Let MUSTER_NODE_SILENT_SECONDS be at least a few seconds longer than MUSTER_SYNC_HOLD_SECONDS.",
-            id="muster.E002",
+            id="muster.E003",
         )
     ]
 
@@ -81,6 +84,22 @@ def check_unused(**_: Any) -> list[checks.CheckMessage]:
         for name, instead in UNUSED.items()
         if getattr(settings, name) != SETTINGS[name].default
     ]
+
+
+def check_storage(**_: Any) -> list[checks.CheckMessage]:
+    """Whether the storage of artefacts takes an object and gives it back; every start checks its settings."""
+    if not settings.MUSTER_STORAGE:
+        return []
+    key = f"check/{secrets.token_hex(8)}"
+    try:
+        storage = configured_storage()
+        storage.put(key, io.BytesIO(b"muster"))
+        with storage.open(key) as found:
+            found.read()
+        storage.delete(key)
+    except StorageError as error:
+        return [checks.Error(error.message, hint=error.way_out, id="muster.E002")]
+    return []
 
 
 def check_role(**_: Any) -> list[checks.CheckMessage]:

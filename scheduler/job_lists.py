@@ -101,6 +101,7 @@ class _Columns(NamedTuple):
     restart_rules: list[Any]
     restart_delay_seconds: int | None
     restart_delay_max_seconds: int | None
+    checkpoint: dict[str, Any]
     preemptible: bool
     created_at: datetime
     begin_at: datetime | None
@@ -187,7 +188,16 @@ _JSON: Final = [
     place
     for place, name in enumerate(_Columns._fields)
     if name
-    in ("reason_details", "extras", "labels", "node_selector", "tolerations", "affinity", "restart_rules")
+    in (
+        "reason_details",
+        "extras",
+        "labels",
+        "node_selector",
+        "tolerations",
+        "affinity",
+        "restart_rules",
+        "checkpoint",
+    )
 ]
 
 

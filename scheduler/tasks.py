@@ -6,6 +6,7 @@ from celery import shared_task
 
 from scheduler.services import retention
 from scheduler.services.accounting import charging, usage_audit
+from scheduler.services.checkpoints import removal
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.planning import forecasts, planner
 
@@ -29,6 +30,7 @@ def forecast() -> None:
 @shared_task
 def prune() -> None:
     retention.prune_all()
+    removal.tidy()
 
 
 @shared_task

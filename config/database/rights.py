@@ -58,6 +58,7 @@ _SCHEDULER: Final = {
     "scheduler_allocation": ALL,
     "scheduler_attempt": ALL,
     "scheduler_changedjob": DROP,
+    "scheduler_checkpoint": ALL,
     "scheduler_cluster": EDIT,
     "scheduler_clusterevent": ADD,
     "scheduler_cycle": ALL,

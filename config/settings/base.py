@@ -13,6 +13,7 @@ from config.settings.database import database_of_this_process
 from config.settings.declared import read
 from config.settings.rest import *
 from infra.client_address import networks
+from infra.storage import storage_setting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -459,9 +460,19 @@ MUSTER_LOG_CAP_BYTES = read("MUSTER_LOG_CAP_BYTES")
 MUSTER_KEEP_RESULTS_DAYS = read("MUSTER_KEEP_RESULTS_DAYS")
 MUSTER_RESULTS_UNTIL_FETCHED = read("MUSTER_RESULTS_UNTIL_FETCHED")
 MUSTER_RESULTS_JOB_MIB = read("MUSTER_RESULTS_JOB_MIB")
+MUSTER_CHECKPOINT_MIB = read("MUSTER_CHECKPOINT_MIB")
 MUSTER_RESULTS_PERSON_MIB = read("MUSTER_RESULTS_PERSON_MIB")
 MUSTER_RESULTS_NODE_MIB = read("MUSTER_RESULTS_NODE_MIB")
 MUSTER_RESULTS_NOTICE_HOURS = read("MUSTER_RESULTS_NOTICE_HOURS")
+# Where artefacts go: to a folder, by default one in the state folder, or to a bucket; with keys encrypted.
+MUSTER_STORAGE = read("MUSTER_STORAGE")
+if not MUSTER_STORAGE and read("MUSTER_STATE"):
+    MUSTER_STORAGE = (Path(read("MUSTER_STATE")).expanduser().resolve() / "storage").as_uri()
+MUSTER_STORAGE_KEYS = read("MUSTER_STORAGE_KEYS")
+try:
+    storage_setting(MUSTER_STORAGE, MUSTER_STORAGE_KEYS)
+except ValueError as error:
+    raise ImproperlyConfigured(str(error)) from None
 # What is kept, in days.
 MUSTER_KEEP_CYCLES_DAYS = read("MUSTER_KEEP_CYCLES_DAYS")
 MUSTER_KEEP_LOGS_DAYS = read("MUSTER_KEEP_LOGS_DAYS")

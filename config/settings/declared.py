@@ -441,6 +441,13 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "MiB",
             ),
             Setting(
+                "MUSTER_CHECKPOINT_MIB",
+                "int",
+                100 * 1024,
+                "Largest checkpoint of one task; larger ones are refused, with an event. 0: unlimited.",
+                "MiB",
+            ),
+            Setting(
                 "MUSTER_RESULTS_PERSON_MIB",
                 "int",
                 50 * 1024,
@@ -461,7 +468,29 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "Time between the notice that results go and their removal.",
                 "hours",
             ),
-            Setting("CHECKPOINT_PATH", "str", "/tmp/checkpoints", "Reserved; not used yet."),  # noqa: S108
+            Setting(
+                "MUSTER_STORAGE",
+                "str",
+                "",
+                "Where artefacts are stored: `file:///folder`, or "
+                "`s3://bucket/prefix?endpoint=https://host&region=name` with credentials in AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY. Empty: `storage` in the state folder; nowhere in production settings without "
+                "MUSTER_STATE.",
+            ),
+            Setting(
+                "MUSTER_STORAGE_KEYS",
+                "list",
+                [],
+                "Keys that encrypt what is stored, 64 hexadecimal digits each: the first encrypts, all decrypt. "
+                "Empty: stored as it is.",
+                secret=True,
+            ),
+            Setting(
+                "CHECKPOINT_PATH",
+                "str",
+                "",
+                "Folder for checkpoints, where they are not to go to MUSTER_STORAGE.",
+            ),
         ),
     ),
     (

@@ -8,6 +8,7 @@ from config.settings.base import (
     MUSTER_AUDIT_CHECKPOINT_FILE,
     MUSTER_AUDIT_KEY,
     MUSTER_AUDIT_OLD_KEYS,
+    MUSTER_STORAGE,
 )
 from config.settings.declared import read
 from config.up.state import StateFolder
@@ -24,6 +25,8 @@ if not MUSTER_AUDIT_CHECKPOINT_FILE:
     _place = (DATABASES["default"].get("HOST", ""), DATABASES["default"]["NAME"])
     _other = "" if _place == ("127.0.0.1", "muster") else "-" + "-".join(_place).replace("/", "-")
     MUSTER_AUDIT_CHECKPOINT_FILE = str(_state.path / f"audit-checkpoints{_other}")
+if not MUSTER_STORAGE:
+    MUSTER_STORAGE = (_state.path / "storage").as_uri()
 ALLOWED_HOSTS = read("MUSTER_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 INTERNAL_IPS = ["127.0.0.1"]
 

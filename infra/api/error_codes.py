@@ -347,6 +347,26 @@ INPUT: Final = {
         "The job has left no files, or its files have been removed.",
         "The Results tab of the job says what is kept and for how long.",
     ),
+    "no-storage": Meaning(
+        "No storage",
+        "This site has no storage, so nothing can be kept beyond the nodes.",
+        "Ask its administrators to set `MUSTER_STORAGE`, or leave the field out.",
+    ),
+    "storage-unavailable": Meaning(
+        "The storage does not answer",
+        "The folder or bucket of this site's artefacts is away, full, or refuses; what it has is not lost.",
+        "Try again in a minute. The message and the portal's log say what failed.",
+    ),
+    "not-stored": Meaning(
+        "Not in the storage",
+        "The object is listed, and the storage does not have it: it was removed outside Muster, or just now.",
+        "Look at the list again; otherwise ask an administrator for a backup of the storage.",
+    ),
+    "storage-damaged": Meaning(
+        "The stored object is damaged",
+        "Its bytes are not those that were stored, or it was encrypted with a key that is not configured.",
+        "Ask an administrator to check `MUSTER_STORAGE_KEYS` and the storage.",
+    ),
     "no-such-file": Meaning(
         "No such file",
         "The kept files of the job have no file of that name.",

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from scheduler.agent.checkpoints.restore import Restores
+from scheduler.agent.checkpoints.service import CheckpointService
 from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.isolation.means import Means
@@ -33,6 +35,8 @@ MAX_REPORTS: Final = 500
 LOG_SECONDS: Final = 0.25
 #: How often the folder of kept results is looked at.
 RESULTS_SECONDS: Final = 0.5
+#: Checkpoints that are sent at a time: a large one does not keep a small one waiting.
+UPLOADS: Final = 2
 #: How long the start waits for the first reading of the GPUs; a driver that is not loaded yet takes seconds.
 GPUS_SECONDS: Final = 20.0
 #: On a stop of everything: for the tasks to end and for the last reports to reach the server.
@@ -44,7 +48,8 @@ ABANDONED_SECONDS: Final = 60.0
 class Agent:
     """One node. Threads share the task table: `poll` asks for work, `report` sends changes, `logs` uploads output.
 
-    A fourth, `results`, says what jobs have left behind and sends what somebody wants to see of it.
+    A fourth, `results`, says what jobs have left behind and sends what somebody wants to see of it. Two more are of
+    checkpoints: `checkpoints` asks for them and finds them, `uploads` sends them.
     """
 
     def __init__(self, settings: Settings, means: Means | None = None) -> None:
@@ -58,8 +63,22 @@ class Agent:
         self.identity = Identity(settings.state, settings.name)
         facts = (means or Means()).facts()
         self.inventory = MeasuredInventory(settings.overrides, settings.state, self.gpus, isolation=facts)
+        self.checkpoints = CheckpointService(self.table, self._stop_task, self.stopping)
+        self.restores = Restores(
+            settings.state,
+            self.table,
+            start=self.link.start_tasks,
+            connect=self._client,
+            stopping=self.stopping,
+        )
         self.sync = ServerSync(
-            settings, table=self.table, link=self.link, inventory=self.inventory, gpus=self.gpus
+            settings,
+            table=self.table,
+            link=self.link,
+            inventory=self.inventory,
+            gpus=self.gpus,
+            checkpoints=self.checkpoints,
+            restores=self.restores,
         )
         self._address_file = AddressFile(settings.server_file) if settings.server_file else None
         self._address = self._address_file or fixed(settings.server)
@@ -84,6 +103,7 @@ class Agent:
         self.link.start()
         if len(self.table):
             say(f"adopted {len(self.table)} tasks from before this start")
+        self.restores.clean_up()
         if self.gpus is not None:
             _start_thread("gpus", self._watch_gpus)
             self.gpus.wait(GPUS_SECONDS)
@@ -91,6 +111,9 @@ class Agent:
         _start_thread("report", self._report)
         _start_thread("logs", self._upload)
         _start_thread("results", self._serve_results)
+        _start_thread("checkpoints", lambda: self.checkpoints.work(self._client(), self._key))
+        for _ in range(UPLOADS):
+            _start_thread("uploads", lambda: self.checkpoints.send_all(self._client(), self._key))
         self.stopping.wait()
         if self.settings.ends_jobs and not self._abandoned:
             self._end_tasks()
@@ -115,6 +138,12 @@ class Agent:
 
     def _on_records(self, records: list[Any], complete: bool) -> None:
         self.table.update(records, complete=complete)
+
+    def _stop_task(self, key: str, reason: str, grace_seconds: float) -> None:
+        self.link.stop_task(key, reason=reason, grace_seconds=grace_seconds)
+
+    def _key(self) -> str:
+        return self.identity.key
 
     def _client(self) -> ServerClient:
         """A client for the thread that asks for it; all share one stream to the server."""

@@ -117,6 +117,29 @@ def descendants_of(pid: int) -> Iterator[int]:
         waiting += children_of(child)
 
 
+def handles(pid: int, sig: int) -> bool:
+    """Whether the process has a handler for this signal, which would otherwise do what is usual: end it, mostly."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (sig - 1) & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
+def signal_handlers(leader: int, sig: int, *, tree: bool) -> int:
+    """Signal the process, and with `tree` its descendants, as far as they handle it; answers how many did get it."""
+    reached = 0
+    for pid in [leader, *(descendants_of(leader) if tree else ())]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if handles(pid, sig):
+                os.kill(pid, sig)
+                reached += 1
+    return reached
+
+
 def kill_tree(pid: int) -> None:
     """SIGKILL to a process and its descendants; a process that is forked meanwhile is left to the subreaper."""
     waiting = [pid]

@@ -24,6 +24,26 @@ GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its pr
 OUT_OF_MEMORY: Final = "out-of-memory"
 #: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
+#: How the end of a task begins whose checkpoint did not reach its node: not the job's fault.
+NOT_RESTORED: Final = "Its checkpoint could not be fetched to the node"
+#: The bytes of a checkpoint travel and are stored in pieces of this size; only the last is smaller.
+PIECE_BYTES: Final = 4 * 1024 * 1024
+#: Folders within a task's: of the checkpoints that it makes, and with the one that it goes on from.
+CHECKPOINTS: Final = "checkpoints"
+RESTORED: Final = "restore"
+#: Names the checkpoint that a task goes on from, in its environment.
+RESTORE_VARIABLE: Final = "MUSTER_RESTORE_FROM"
+
+
+class CheckpointTerms(TypedDict):
+    """How a job is asked for a checkpoint: the number of the signal, who gets it ("all" or "shell"), and when."""
+
+    signal: int
+    to: str
+    #: How long before its time limit it is asked, and how long others wait for it then.
+    grace_seconds: int
+    #: From one request to the next; None = only when there is a reason.
+    every_seconds: int | None
 
 
 class Assignment(TypedDict):
@@ -68,6 +88,9 @@ class Assignment(TypedDict):
     array_index: NotRequired[int]
     #: Of a job that runs several elements of its array; `command` then says that the agent is too old to know this.
     elements: NotRequired[ElementsToRun]
+    #: Of a job that makes checkpoints; `restore`: an earlier attempt may have made one.
+    checkpoint: NotRequired[CheckpointTerms]
+    restore: NotRequired[bool]
 
 
 class ElementsToRun(TypedDict):
@@ -159,6 +182,8 @@ class SyncAnswer(TypedDict):
     inventory_wanted: bool
     #: Somebody wants to see or to fetch files of a job on this node: the agent makes a `files` call.
     files_wanted: NotRequired[bool]
+    #: Tasks that somebody wants a checkpoint of now, as [task, epoch, number of the request].
+    checkpoints: NotRequired[list[list[int]]]
 
 
 class Chunk(TypedDict):
@@ -231,6 +256,32 @@ class FileRequests(TypedDict):
     requests: list[dict[str, Any]]
 
 
+class CheckpointFile(TypedDict):
+    """One file of a checkpoint; the path as `results.names` writes it, beginning with the checkpoint's name."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """What is in a checkpoint. Its pieces are cut from its files one after another, in this order."""
+
+    name: str
+    size: int
+    files: list[CheckpointFile]
+    #: Folders, also those without a file.
+    folders: list[str]
+
+
+class RestoreAnswer(TypedDict):
+    """What an attempt begins with: a checkpoint, or nothing; `wait`: one is still on its way to the server."""
+
+    wait: NotRequired[bool]
+    id: NotRequired[str]
+    manifest: NotRequired[Manifest]
+
+
 class TaskOrder(TypedDict):
     """A task for the shim to start; `meta` comes back with every record of the task."""
 
@@ -258,6 +309,9 @@ class TaskOrder(TypedDict):
     cpu_millis: NotRequired[int]
     device_files: NotRequired[list[str]]
     own_variables: NotRequired[list[str]]
+    #: It makes checkpoints; and the folder, made by the agent, that becomes its `restore`.
+    checkpoints: NotRequired[bool]
+    restore: NotRequired[str]
 
 
 class TaskRecord(TypedDict):

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from scheduler.agent import PROTOCOL, VERSION, processes
+from scheduler.agent.checkpoints.restore import Restores
+from scheduler.agent.checkpoints.service import CheckpointService
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import Assignment, Report, Stop, SyncAnswer, SyncRequest, TaskOrder
@@ -38,10 +40,13 @@ class ServerSync:
         link: ShimLink,
         inventory: MeasuredInventory,
         gpus: Gpus | None,
+        checkpoints: CheckpointService,
+        restores: Restores,
     ) -> None:
         self._settings = settings
         self._session = uuid.uuid4().hex
         self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
+        self._checkpoints, self._restores = checkpoints, restores
         self._lease_until = 0.0
         #: Set when somebody wants files of a job on this node.
         self.files_wanted = threading.Event()
@@ -95,6 +100,9 @@ class ServerSync:
         self._start(answer["assignments"])
         self._stop(answer["stops"])
         self._suspend_and_resume(answer.get("pauses", ()))
+        for task, epoch, number in answer.get("checkpoints", ()):
+            if (entry := self._table.get(task, epoch)) is not None:
+                self._checkpoints.ask(entry, number)
         if answer["verify"]:
             self._table.verify(answer["verify"])
         if answer.get("files_wanted"):
@@ -125,7 +133,13 @@ class ServerSync:
                 process_limit=self._settings.process_limit,
                 requests_are_limits=self._settings.requests_are_limits,
             )
-            if self._table.add(task, epoch, job=assignment["job"], folder=order["folder"]):
+            restoring = assignment.get("restore", False)
+            added = self._table.add(
+                task, epoch, job=assignment["job"], folder=order["folder"], restoring=restoring
+            )
+            if added and restoring:
+                self._restores.begin(order)
+            elif added:
                 orders.append(order)
         if orders:
             self._link.start_tasks(orders)
@@ -136,7 +150,9 @@ class ServerSync:
             if entry is None:
                 continue
             entry.stale = entry.stale or stop["stale"]
-            if not entry.ended:
+            if entry.restoring:
+                self._restores.stop(entry.key, stop["reason"])
+            elif not entry.ended and not self._checkpoints.hold(entry, stop):
                 self._link.stop_task(entry.key, reason=stop["reason"], grace_seconds=stop["grace_seconds"])
 
     def _suspend_and_resume(self, pauses: Iterable[Sequence[int]]) -> None:

@@ -156,6 +156,9 @@ class JobSerializer(serializers.Serializer[Any]):
     restart_rules = serializers.ListField(child=serializers.DictField())
     restart_delay = serializers.IntegerField(allow_null=True, help_text="seconds")
     restart_delay_max = serializers.IntegerField(allow_null=True, help_text="seconds")
+    checkpoint = serializers.DictField(
+        help_text="How it is asked for checkpoints; empty: it makes none. Times in seconds, sizes in MiB."
+    )
     preemptible = serializers.BooleanField()
     created_at = serializers.DateTimeField()
     begin_at = serializers.DateTimeField(allow_null=True)
@@ -271,6 +274,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "restart_rules": job.restart_rules,
         "restart_delay": job.restart_delay_seconds,
         "restart_delay_max": job.restart_delay_max_seconds,
+        "checkpoint": job.checkpoint,
         "preemptible": job.preemptible,
         "created_at": moment(job.created_at),
         "begin_at": moment(job.begin_at),

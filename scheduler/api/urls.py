@@ -21,6 +21,7 @@ from scheduler.api import (
     schema,
     slurm,
 )
+from scheduler.api.checkpoints import job_checkpoints
 
 #: A job's number or id.
 JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
@@ -61,6 +62,20 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
     re_path(rf"^jobs/{JOB}/checkpoint$", jobs.JobCheckpoint.as_view(), name="api-job-checkpoint"),
+    re_path(
+        rf"^jobs/{JOB}/checkpoints$", job_checkpoints.JobCheckpoints.as_view(), name="api-job-checkpoints"
+    ),
+    re_path(
+        rf"^jobs/{JOB}/checkpoints/(?P<checkpoint>[0-9a-f-]{{36}})$",
+        job_checkpoints.JobCheckpointDetail.as_view(),
+        name="api-job-checkpoint-detail",
+    ),
+    re_path(
+        rf"^jobs/{JOB}/checkpoints/(?P<checkpoint>[0-9a-f-]{{36}})/manifest$",
+        job_checkpoints.JobCheckpointManifest.as_view(),
+        name="api-job-checkpoint-manifest",
+    ),
+    re_path(rf"^jobs/{JOB}/migrate$", job_checkpoints.MigrateJob.as_view(), name="api-job-migrate"),
     re_path(rf"^jobs/{JOB}/resize$", jobs.ResizeJob.as_view(), name="api-job-resize"),
     path("datasets", datasets.Datasets.as_view(), name="api-datasets"),
     path("datasets/<int:number>", datasets.DatasetDetail.as_view(), name="api-dataset"),

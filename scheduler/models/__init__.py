@@ -14,6 +14,7 @@ from scheduler.models.job_request import JobRequest, WaitEnd
 from scheduler.models.node import Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
+from scheduler.models.results.checkpoint import Checkpoint, CheckpointReason, CheckpointState
 from scheduler.models.results.kept_result import KeptResult, LeaveReason
 from scheduler.models.retention import RetentionRun
 
@@ -21,6 +22,9 @@ __all__ = [
     "Allocation",
     "Attempt",
     "ChangedJob",
+    "Checkpoint",
+    "CheckpointReason",
+    "CheckpointState",
     "Cluster",
     "Cycle",
     "Dataset",

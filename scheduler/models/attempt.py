@@ -143,6 +143,8 @@ class Task(models.Model):
     )
     #: The processes are suspended, as the backend reported last.
     suspended = models.BooleanField(default=False, db_default=False)
+    #: When somebody asked for a checkpoint, until its node has heard of that.
+    checkpoint_asked_at = models.DateTimeField(null=True, blank=True)
     pid = models.PositiveIntegerField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)

@@ -91,6 +91,8 @@ class JobRequest(models.Model):
     restart_delay_seconds = models.PositiveIntegerField(null=True, blank=True)
     restart_delay_max_seconds = models.PositiveIntegerField(null=True, blank=True)
     preemptible = models.BooleanField(default=True)
+    #: How it is asked for checkpoints, and what is kept of them; empty = it makes none.
+    checkpoint = models.JSONField(default=dict, blank=True, db_default={})
 
     # How long it waits for others, and what then.
     depends_until_at = models.DateTimeField(null=True, blank=True)

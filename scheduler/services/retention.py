@@ -114,6 +114,9 @@ JOBS: Final = Rule(
             WHERE tie.on_id = job.number AND NOT waiting.state = ANY(%(terminal)s))
         AND NOT EXISTS (SELECT FROM scheduler_attempt attempt
             WHERE attempt.job_id = job.number AND attempt.is_live)
+        -- What has bytes in the storage goes first (services.checkpoints.removal).
+        AND NOT EXISTS (SELECT FROM scheduler_checkpoint saved
+            WHERE saved.job_id = job.number AND saved.state IN ('storing', 'complete', 'leaving'))
     ORDER BY job.number LIMIT %(batch)s
     """,
     setting="MUSTER_KEEP_JOBS_DAYS",

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from django.urls import path
 
-from scheduler.web import cluster, forecasts, home, job, jobs, queues, quota, results, submit, usage
+from scheduler.web import (
+    checkpoints,
+    cluster,
+    forecasts,
+    home,
+    job,
+    jobs,
+    queues,
+    quota,
+    results,
+    submit,
+    usage,
+)
 
 urlpatterns = [
     path("", home.show, name="home"),
@@ -17,6 +29,17 @@ urlpatterns = [
     path("jobs/<int:number>/log/", job.download_log, name="job-log"),
     path("jobs/<int:number>/results/file/", results.file, name="job-result-file"),
     path("jobs/<int:number>/results/archive/", results.archive, name="job-result-archive"),
+    path("jobs/<int:number>/checkpoints/take/", checkpoints.take, name="job-checkpoint-take"),
+    path(
+        "jobs/<int:number>/checkpoints/<uuid:checkpoint>/remove/",
+        checkpoints.remove,
+        name="job-checkpoint-remove",
+    ),
+    path(
+        "jobs/<int:number>/checkpoints/<uuid:checkpoint>/manifest/",
+        checkpoints.manifest,
+        name="job-checkpoint-manifest",
+    ),
     path("jobs/<int:number>/results/remove/", results.remove, name="job-results-remove"),
     path("jobs/<int:number>/<str:verb>/", job.act, name="job-act"),
     path("cluster/", cluster.index, name="cluster"),

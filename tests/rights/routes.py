@@ -19,6 +19,7 @@ from tests.rights.world import VISION, Side, World
 ARGUMENTS: Final[dict[tuple[str, str], Any]] = {
     ("api/v1/jobs/", "ref"): "jobs",
     ("api/v1/jobs/", "index"): [1],
+    ("api/v1/jobs/", "checkpoint"): "checkpoint",
     ("api/v1/datasets/", "number"): "dataset",
     ("api/v1/nodes/", "ref"): ["alpha"],
     ("api/v1/reservations/", "ref"): "reservation",
@@ -50,6 +51,7 @@ ARGUMENTS: Final[dict[tuple[str, str], Any]] = {
     ("shares/", "number"): "project_pk",
     ("jobs/", "number"): "jobs",
     ("jobs/", "verb"): ["cancel"],
+    ("jobs/", "checkpoint"): "checkpoint",
     ("nodes/", "node_id"): lambda world, side: [world.nodes[0].pk],
     ("nodes/", "verb"): ["drain"],
     ("queues/", "queue_id"): "queue_pk",

@@ -21,6 +21,7 @@ from tests.support.factories import (
     AllocationFactory,
     AttemptFactory,
     Cast,
+    CheckpointFactory,
     DatasetFactory,
     JobDependencyFactory,
     JobEventFactory,
@@ -169,7 +170,7 @@ def _jobs(side: Side, open_queue: Queue, node: Node) -> None:
     devices = list(Device.objects.filter(node=node, used_millis=0).order_by("index")[:1])
     running = JobFactory(
         name=f"{side.mark} runs", state=JobState.RUNNING, epoch=1, started_at=now, priority=10,
-        time_limit_seconds=7200, **words,
+        time_limit_seconds=7200, checkpoint={"signal": "USR1"}, **words,
     )  # fmt: skip
     attempt = AttemptFactory(job=running)
     task = TaskFactory(attempt=attempt, node=node, started_at=now)
@@ -187,6 +188,7 @@ def _jobs(side: Side, open_queue: Queue, node: Node) -> None:
         name=f"{side.mark} failed", state=JobState.FAILED, epoch=1, end_text=f"{side.mark} broke",
         completed_at=now - timedelta(minutes=1), started_at=now - timedelta(hours=3), **words,
     )  # fmt: skip
+    checkpoint = CheckpointFactory(job=running, name=f"{side.mark}-step", node=node, text=f"{side.mark} text")
     ended = AttemptFactory(
         job=failed,
         state=AttemptState.FAILED,
@@ -205,6 +207,7 @@ def _jobs(side: Side, open_queue: Queue, node: Node) -> None:
     side.ids |= {
         "jobs": [waiting.number, private.number, running.number, failed.number],
         "task": task.pk, "attempt": attempt.pk, "uuid": str(waiting.uuid),
+        "checkpoint": str(checkpoint.pk),
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from scheduler.core.lifecycle import AttemptState, JobState, TaskState
 from scheduler.models import (
     Allocation,
     Attempt,
+    Checkpoint,
     Cluster,
     Cycle,
     Dataset,
@@ -369,6 +370,27 @@ class TaskFactory(DjangoModelFactory):
     rank = 0
     node = factory.SubFactory(NodeFactory)
     state = TaskState.RUNNING
+
+
+class CheckpointFactory(DjangoModelFactory):
+    """A complete one, without bytes."""
+
+    class Meta:
+        model = Checkpoint
+
+    job = factory.SubFactory("tests.support.factories.JobFactory")
+    epoch = 1
+    rank = 0
+    name = "step-1"
+    marked_ns = 1
+    node = factory.SubFactory(NodeFactory)
+    state = "complete"
+    reason = "own"
+    files = 1
+    size_bytes = 7
+    taken_at = factory.LazyFunction(timezone.now)
+    seen_at = factory.SelfAttribute("taken_at")
+    stored_at = factory.SelfAttribute("taken_at")
 
 
 class AllocationFactory(DjangoModelFactory):

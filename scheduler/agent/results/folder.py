@@ -54,12 +54,12 @@ class Measure:
 
 
 @contextlib.contextmanager
-def opened(folder: str) -> Iterator[int]:
-    """The working folder in a task's folder, open; raises Unreadable."""
+def opened(folder: str, name: str = "work") -> Iterator[int]:
+    """The working folder in a task's folder, or another one there, open; raises Unreadable."""
     try:
         outer = os.open(folder, _FOLDER)
         try:
-            found = os.open("work", _FOLDER, dir_fd=outer)
+            found = os.open(name, _FOLDER, dir_fd=outer)
         finally:
             os.close(outer)
     except FileNotFoundError as error:
@@ -141,7 +141,7 @@ def _entry(path: list[bytes], found: os.stat_result) -> Entry:
     elif stat.S_ISLNK(found.st_mode):
         kind = "link"
     size = found.st_size if kind == "file" else 0
-    return Entry("/".join(map(encode_name, path)), kind, size, found.st_mtime_ns, _version(found))
+    return Entry("/".join(map(encode_name, path)), kind, size, found.st_mtime_ns, version_of(found))
 
 
 def read_piece(root: int, path: str, *, offset: int, length: int, version: str = "") -> tuple[Entry, bytes]:
@@ -159,7 +159,7 @@ def read_piece(root: int, path: str, *, offset: int, length: int, version: str =
         os.close(folder)
     try:
         found = os.fstat(file)
-        if version and version != _version(found):
+        if version and version != version_of(found):
             raise Unreadable("changed", "The file was changed while it was read.")
         return _entry(names, found), os.pread(file, length, offset)
     except OSError as error:
@@ -214,7 +214,8 @@ def _open_file(folder: int, name: bytes, root: os.stat_result) -> int:
         os.close(place)
 
 
-def _version(found: os.stat_result) -> str:
+def version_of(found: os.stat_result) -> str:
+    """Changes whenever a file is written, or is another one."""
     return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
 
 

@@ -88,38 +88,46 @@ class ServerClient:
 
     def post_bytes(self, path: str, data: bytes, *, timeout_seconds: float = 30.0) -> Any:
         """The same for a message that is JSON already."""
+        status, reason, text = self._send(path, data, "application/json", timeout_seconds)
+        return _json_of(status, reason, text)
+
+    def put_raw(self, path: str, data: bytes, *, timeout_seconds: float = 120.0) -> Any:
+        """Send bytes as they are; the answer is JSON."""
+        status, reason, text = self._send(path, data, "application/octet-stream", timeout_seconds)
+        return _json_of(status, reason, text)
+
+    def get_raw(self, path: str, body: Any, *, timeout_seconds: float = 120.0) -> bytes:
+        """Send a message whose answer is bytes; an error is JSON all the same."""
+        data = json.dumps(body, separators=(",", ":")).encode()
+        status, reason, text = self._send(path, data, "application/json", timeout_seconds)
+        if status != 200:
+            _json_of(status, reason, text)
+        return text
+
+    def _send(self, path: str, data: bytes, kind: str, timeout_seconds: float) -> tuple[int, str, bytes]:
         kept = self._connection is not None
         try:
-            return self._exchange(path, data, timeout_seconds)
+            return self._exchange(path, data, kind, timeout_seconds)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if not kept or isinstance(error, TimeoutError):
                 raise ServerUnreachable(f"{type(error).__name__}: {error}") from error
         try:
-            return self._exchange(path, data, timeout_seconds)
+            return self._exchange(path, data, kind, timeout_seconds)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise ServerUnreachable(f"{type(error).__name__}: {error}") from error
 
-    def _exchange(self, path: str, data: bytes, timeout_seconds: float) -> Any:
+    def _exchange(self, path: str, data: bytes, kind: str, timeout_seconds: float) -> tuple[int, str, bytes]:
         connection = self._connection or self._connect()
         if connection.sock is not None:
             connection.sock.settimeout(timeout_seconds)
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+        headers = {"Content-Type": kind, "Authorization": f"Bearer {self.key}"}
         connection.request("POST", self._path + path, body=data, headers=headers)
         if connection.sock is not None:
             connection.sock.settimeout(timeout_seconds)
         answer = connection.getresponse()
-        text = answer.read(MAX_ANSWER_BYTES)
-        if _is_away(answer.status):
-            raise ServerUnreachable(f"the server answers {answer.status} {answer.reason}")
-        try:
-            parsed = json.loads(text) if text else {}
-        except ValueError as error:
-            raise ServerUnreachable(
-                f"the server answers {answer.status} with something that is no JSON"
-            ) from error
-        return answer_of(answer.status, answer.reason, parsed)
+        return answer.status, answer.reason, answer.read(MAX_ANSWER_BYTES)
 
     def _connect(self) -> http.client.HTTPConnection:
         self._connection = self._new_connection()
@@ -158,6 +166,16 @@ class ServerClient:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _json_of(status: int, reason: str, text: bytes) -> Any:
+    if _is_away(status):
+        raise ServerUnreachable(f"the server answers {status} {reason}")
+    try:
+        parsed = json.loads(text) if text else {}
+    except ValueError as error:
+        raise ServerUnreachable(f"the server answers {status} with something that is no JSON") from error
+    return answer_of(status, reason, parsed)
 
 
 def answer_of(status: int, reason: str, body: Any) -> Any:

@@ -7,7 +7,7 @@ import pwd
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.agent.protocol import Assignment
+from scheduler.agent.protocol import CHECKPOINTS, RESTORE_VARIABLE, Assignment
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -37,6 +37,7 @@ def environment(
         "OMP_NUM_THREADS": place.cores,
         **_slurm(assignment, place),
         **_array(assignment),
+        **(_checkpoints(place) if "checkpoint" in assignment else {}),
         **assignment["env"],
     }
 
@@ -137,6 +138,11 @@ def _slurm(a: Assignment, place: _Place) -> dict[str, str]:
         "SLURM_RESTART_COUNT": str(a["epoch"] - 1),
         "SLURM_SUBMIT_DIR": a["working_dir"] or place.folder + "/work",
     }
+
+
+def _checkpoints(place: _Place) -> dict[str, str]:
+    """Where a job puts its checkpoints; the one to go on from is filled in once it has been fetched."""
+    return {"MUSTER_CHECKPOINT_DIR": f"{place.folder}/{CHECKPOINTS}", RESTORE_VARIABLE: ""}
 
 
 def _array(a: Assignment) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.agent import processes
-from scheduler.agent.protocol import TaskRecord
+from scheduler.agent.protocol import CheckpointTerms, TaskRecord
 
 STREAMS: Final = ("stdout", "stderr")
 #: The beginning of a task is reported at this age: who has ended by then is reported once.
@@ -42,6 +42,13 @@ class LocalTask:
     elements_at: int = 0
     #: The age at which the use of its GPUs is reported next.
     use_due_ms: int = 60_000
+    #: Its checkpoint is being fetched; the shim does not know the task yet.
+    restoring: bool = False
+    #: Of one that has ended: the server knows of all its checkpoints, and has them (or refused them).
+    checkpoints_begun: bool = False
+    checkpoints_stored: bool = False
+    #: Why it is to stop; it was asked for a checkpoint first, and may end by itself.
+    held_stop: str = ""
 
     @property
     def running(self) -> bool:
@@ -58,7 +65,15 @@ class LocalTask:
 
     @property
     def has_pending_report(self) -> bool:
-        return self.version != self.acknowledged and not self.stale and self.report_due_ms <= 0
+        if self.version == self.acknowledged or self.stale or self.report_due_ms > 0:
+            return False
+        # The next attempt waits for a checkpoint that the server knows of.
+        return not (self.ended and self.checkpoint_terms and not self.checkpoints_begun)
+
+    @property
+    def checkpoint_terms(self) -> CheckpointTerms | None:
+        """How it is asked for checkpoints; None where it makes none."""
+        return self.record["meta"].get("checkpoint") if self.record is not None else None
 
     @property
     def report_due_ms(self) -> int:

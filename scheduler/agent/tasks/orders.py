@@ -66,6 +66,10 @@ def task_order(
     if elements is not None:
         order["meta"]["elements"] = True
         order["argv"] = _run_elements(elements, order, assignment["grace_seconds"])
+    if "checkpoint" in assignment:
+        order["checkpoints"] = True
+        order["meta"]["checkpoint"] = dict(assignment["checkpoint"])
+        order["meta"]["limit_seconds"] = assignment["limit_seconds"]
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
     elif requests_are_limits and assignment["memory_mib"]:

@@ -27,6 +27,9 @@ def report_of(
     cap_bytes: int,
 ) -> Report:
     """What has become of a task; `use` is of its GPUs, `cap_bytes` are kept of each stream."""
+    if entry.held_stop and record["state"] == "ended" and not record["stop_reason"]:
+        record = record.copy()
+        record["stop_reason"] = entry.held_stop
     now_ms = processes.boot_ms()
     same_boot = record["boot_id"] == processes.boot_id()
     report = Report(task=entry.task, epoch=entry.epoch, state=_state_of(record))

@@ -35,13 +35,15 @@ class TaskTable:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def add(self, task: int, epoch: int, *, job: int, folder: str) -> bool:
+    def add(self, task: int, epoch: int, *, job: int, folder: str, restoring: bool = False) -> bool:
         """Add a task that the shim is to start; False when it is here already: an assignment may come twice."""
         key = task_key(task, epoch)
         with self.changed:
             if key in self._tasks:
                 return False
-            self._tasks[key] = LocalTask(key, task, epoch, job, folder, uploaded=dict.fromkeys(STREAMS, 0))
+            entry = LocalTask(key, task, epoch, job, folder, uploaded=dict.fromkeys(STREAMS, 0))
+            entry.restoring = restoring
+            self._tasks[key] = entry
             return True
 
     def get(self, task: int, epoch: int) -> LocalTask | None:
@@ -75,6 +77,8 @@ class TaskTable:
     def _drop_unknown_to_shim(self, seen: set[str]) -> None:
         for key in [key for key in self._tasks if key not in seen]:
             entry = self._tasks[key]
+            if entry.restoring:
+                continue
             if entry.record is None:
                 del self._tasks[key]  # the order never arrived; the server will give it again
             elif not entry.ended:
@@ -225,12 +229,15 @@ class TaskTable:
             ]
 
     def take_finished(self) -> list[str]:
-        """Forget the tasks whose report and output the server has to the end; returns their keys."""
+        """Forget the tasks whose report, output and checkpoints the server has to the end; returns their keys."""
         with self.changed:
             done = [
                 entry.key
                 for entry in self._tasks.values()
-                if entry.ended and entry.reported and (entry.logs_refused or self._uploaded_whole(entry))
+                if entry.ended
+                and entry.reported
+                and (entry.logs_refused or self._uploaded_whole(entry))
+                and (entry.checkpoints_stored or entry.checkpoint_terms is None)
             ]
             for key in done:
                 del self._tasks[key]
@@ -242,6 +249,10 @@ class TaskTable:
             and at >= stored_bytes(entry.stream_path(stream), self.cap_bytes)
             for stream in STREAMS
         )
+
+    def entries(self) -> list[LocalTask]:
+        with self.changed:
+            return list(self._tasks.values())
 
     def gpu_holders(self) -> list[Holder]:
         """The running tasks with their GPUs, also tasks without: these may use GPUs all the same."""

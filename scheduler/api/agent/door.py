@@ -26,6 +26,7 @@ from infra.errors import InvalidInput, MusterError
 from scheduler import node_files, outbox
 from scheduler.agent import PROTOCOL
 from scheduler.agent.protocol import STREAM_PATH, Stop
+from scheduler.api.agent.checkpoints import answer_checkpoint, get_piece, put_piece
 from scheduler.api.agent.reading import (
     MAX_BODY_BYTES,
     Reader,
@@ -61,7 +62,11 @@ T = TypeVar("T")
 
 PREFIX: Final = "/api/v1/agent/"
 #: What an agent calls with its key: by HTTP, or over its stream.
-_CALLS: Final = ("sync", "logs", "results", "files")
+_CALLS: Final = ("sync", "logs", "results", "files", "checkpoints")
+#: Calls of which the message or the answer is a piece of a checkpoint; by HTTP alone.
+_PUT_PIECE, _GET_PIECE = "piece", "piece-read"
+#: At once in the storage: a checkpoint is read whole when it is complete.
+STORAGE_THREADS: Final = 3
 #: At once in the database beside reports and orders, which have a thread each; more wait in memory.
 DATABASE_THREADS: Final = 2
 #: At once in Redis for files of jobs.
@@ -87,6 +92,7 @@ class AgentDoor:
         self.inner = inner
         self._pool = ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="agents")
         self._files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="agents-files")
+        self._storage = ThreadPoolExecutor(STORAGE_THREADS, thread_name_prefix="agents-storage")
         self._reports = _groups("reports", take_reports, most=BATCH, weight=lambda m: len(m.reports))
         self._orders = _groups("orders", find_orders, most=ORDERS_TOGETHER)
         self._keepers: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
@@ -111,7 +117,10 @@ class AgentDoor:
         except _Gone:
             return
         content = b"application/json" if status == 200 else b"application/problem+json"
-        data = json.dumps(body, separators=(",", ":")).encode()
+        if isinstance(body, Piece):
+            content, data = b"application/octet-stream", body.data
+        else:
+            data = json.dumps(body, separators=(",", ":")).encode()
         headers = [(b"content-type", content), (b"content-length", str(len(data)).encode())]
         if status == 503:
             headers.append((b"retry-after", b"1"))
@@ -143,12 +152,17 @@ class AgentDoor:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Mapping[str, Any]:
         verb = scope["path"].removeprefix(PREFIX).rstrip("/")
-        if verb not in ("register", *_CALLS):
+        if verb not in ("register", _PUT_PIECE, _GET_PIECE, *_CALLS):
             raise MusterError(message=f"There is nothing at {scope['path']}.", code="not-found", status=404)
         if scope["method"] != "POST":
             raise MusterError(message="Agents POST here.", code="method-not-allowed", status=405)
         headers = _headers(scope)
+        if verb == _PUT_PIECE:
+            query, data = scope.get("query_string", b""), await _read(receive)
+            return await self._in_storage_thread(put_piece, _key(headers), query, data)
         body = parse(await _read(receive), headers.get("content-encoding", ""))
+        if verb == _GET_PIECE:
+            return Piece(await self._in_storage_thread(get_piece, _key(headers), body))
         if verb == "register":
             return await self._in_thread(_register, body, _address(scope))
         return await self._do(verb, _key(headers), body, receive)
@@ -164,6 +178,9 @@ class AgentDoor:
             return await self._in_thread(_results, key, body)
         if call == "files":
             return await self._exchange_files(key, body, receive)
+        if call == "checkpoints":
+            reads = body.get("op") in ("finish", "restore")
+            return await (self._in_storage_thread if reads else self._in_thread)(answer_checkpoint, key, body)
         raise MusterError(message=f"There is no call {call}.", code="not-found", status=404)
 
     # ------------------------------------------------------------ one connection for all calls
@@ -255,6 +272,11 @@ class AgentDoor:
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, _with_database, work, arguments)
 
+    async def _in_storage_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._storage, _with_database, work, arguments
+        )
+
     # ------------------------------------------------------------ report liveness of agents
 
     def keep_calls_open(self) -> None:
@@ -279,6 +301,9 @@ class AgentDoor:
             self._pool.submit(connections.close_all)
         self._pool.shutdown()
         self._files.shutdown()
+        for _ in range(4 * STORAGE_THREADS):
+            self._storage.submit(connections.close_all)
+        self._storage.shutdown()
 
 
 def _groups(
@@ -297,6 +322,14 @@ def _groups(
         linger_seconds=LINGER_SECONDS,
         shared=(OperationalError, InterfaceError),
     )
+
+
+class Piece(dict[str, Any]):
+    """An answer that is bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
 
 
 class _Gone(Exception):
@@ -396,6 +429,7 @@ def _sync_answer(answer: AgentAnswer) -> dict[str, Any]:
         "stops": orders.stops,
         "verify": orders.verify,
         "pauses": orders.pauses,
+        **({"checkpoints": orders.checkpoints} if orders.checkpoints else {}),
         "hold_seconds": settings.MUSTER_SYNC_HOLD_SECONDS,
         "fence_seconds": heartbeats.fence_seconds(),
         "log_cap_bytes": settings.MUSTER_LOG_CAP_BYTES,

@@ -16,9 +16,10 @@ from django.utils import timezone
 
 from infra.db.prepared import ask_together
 from scheduler import outbox
-from scheduler.agent.protocol import Assignment
+from scheduler.agent.protocol import Assignment, CheckpointTerms
 from scheduler.core.lifecycle import AttemptState, TaskState
 from scheduler.models import Device, Node
+from scheduler.models.results.checkpoint_policy import policy_of
 from scheduler.services.execution.elements import add_elements, elements_to_run
 from scheduler.state.db.sql import Rows, Statement, int_array, run
 
@@ -116,7 +117,7 @@ SELECT number, epoch, 'job.starting', because, '{}', %s::timestamptz FROM moved
 _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
-    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index
+    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
@@ -155,6 +156,7 @@ class _AttemptRow(NamedTuple):
     numa: str
     array_id: UUID | None
     array_index: int | None
+    checkpoint: str  # JSON
 
 
 # ---------------------------------------------------------------- describe
@@ -263,6 +265,14 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_id is not None and job.array_index is not None:
         assignment["array_id"], assignment["array_index"] = str(job.array_id), job.array_index
+    if job.checkpoint != "{}" and (policy := policy_of(json.loads(job.checkpoint))) is not None:
+        assignment["checkpoint"] = CheckpointTerms(
+            signal=policy.signal_number,
+            to=policy.to,
+            grace_seconds=policy.grace,
+            every_seconds=policy.every,
+        )
+        assignment["restore"] = job.epoch > 1
 
 
 def _master(first: _Place, nodes: int) -> str:

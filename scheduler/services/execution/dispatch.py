@@ -31,9 +31,11 @@ class Orders:
     verify: list[list[int]] = field(default_factory=list)
     #: Tasks whose processes are to be suspended (1) or resumed (0): [task, epoch, 0 or 1].
     pauses: list[list[int]] = field(default_factory=list)
+    #: Tasks that somebody wants a checkpoint of: [task, epoch, number of the request].
+    checkpoints: list[list[int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.assignments or self.stops or self.verify or self.pauses)
+        return bool(self.assignments or self.stops or self.verify or self.pauses or self.checkpoints)
 
 
 class _LiveTask(NamedTuple):
@@ -49,6 +51,9 @@ class _LiveTask(NamedTuple):
     grace_seconds: int | None
     suspend_asked: bool
     suspended: bool
+    #: When somebody asked for a checkpoint that its node has not heard of, in milliseconds since 1970; an agent that
+    #: does not answer to that is not asked for ever.
+    checkpoint_asked: int | None
 
     @property
     def is_to_stop(self) -> bool:
@@ -128,6 +133,8 @@ def _compare(live: Sequence[_LiveTask], known: Mapping[int, int]) -> _Compared:
             continue
         elif row.is_to_suspend_or_resume and is_known:
             found.orders.pauses.append([row.task, row.epoch, int(row.suspend_asked)])
+        elif row.checkpoint_asked is not None and is_known:
+            found.orders.checkpoints.append([row.task, row.epoch, row.checkpoint_asked])
         if not is_known:
             found.orders.verify.append([row.task, row.epoch])
     epochs = {row.task: row.epoch for row in live}
@@ -146,7 +153,9 @@ def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
 
 _LIVE: Final = """
 SELECT t.node_id, t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,
-    a.suspend_asked_at IS NOT NULL, t.suspended
+    a.suspend_asked_at IS NOT NULL, t.suspended,
+    CASE WHEN t.checkpoint_asked_at > now() - interval '1 minute'
+        THEN (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint END
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
 WHERE t.node_id = ANY(%s::bigint[]) AND t.is_live ORDER BY t.id
 """

@@ -1,4 +1,4 @@
-"""Makes running elastic jobs smaller at once, and larger by starting them again from their checkpoint."""
+"""Makes running elastic jobs smaller at once, and larger by starting them again, from a checkpoint if they make any."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
     """Change the number of tasks of a running elastic job.
 
     Fewer: the highest ranks are asked to end and release what they hold as they do; the others continue.
-    More: no task can be added to running processes, so the job starts again with as many as fit then; only a job
-    that has saved its work since its start does so. Raises Conflict or InvalidInput.
+    More: no task can be added to running processes, so the job starts again with as many as fit then: from a
+    checkpoint that it is asked for first, where it makes any, else only if it has saved its work since its start.
+    Raises Conflict or InvalidInput.
     """
     permissions.require(by, "requeue", job)
     least = job.min_tasks or job.tasks
@@ -81,9 +82,12 @@ def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason
 
 
 def _grow(job: Job, attempt: Attempt, *, by: User, reason: str) -> None:
-    if job.saved_at is None or attempt.started_at is None or job.saved_at < attempt.started_at:
+    if not job.checkpoint and (
+        job.saved_at is None or attempt.started_at is None or job.saved_at < attempt.started_at
+    ):
         raise Conflict(
             message=f"Job {job.number} has no checkpoint since its start, so its work would be lost.",
-            way_out="Report a checkpoint first (POST /jobs/{id}/checkpoint), or requeue the job.",
+            way_out="Submit it with the field checkpoint, report a checkpoint first (POST /jobs/{id}/checkpoint), "
+            "or requeue the job.",
         )
     requeue_job(job=job, by=by, reason=reason)

@@ -54,7 +54,7 @@ def _cancel(job: Job, by: User, reason: str) -> None:
     before, now = job.state, timezone.now()
     because = f"cancelled by {by.username}" + (f": {reason}" if reason else "")
     if job.state in ACTIVE:
-        _ask_to_end(job, JobState.STOPPING, StopReason.CANCELLED, by=by, because=because, now=now)
+        ask_to_end(job, JobState.STOPPING, StopReason.CANCELLED, by=by, because=because, now=now)
     else:
         move_job(job, JobState.CANCELLED, because=because, by=by, at=now, end_text=because[:300])
         for cluster_id in resolve_dependants([job], at=now):
@@ -62,7 +62,7 @@ def _cancel(job: Job, by: User, reason: str) -> None:
     _audit_verb("job.cancel", job, by, before=before, reason=reason)
 
 
-def _ask_to_end(job: Job, to: JobState, why: StopReason, *, by: User, because: str, now: datetime) -> None:
+def ask_to_end(job: Job, to: JobState, why: StopReason, *, by: User, because: str, now: datetime) -> None:
     """Ask the job's processes to end, with the grace that preemption gives; `to` is the state of the job."""
     # The job first: the transaction that moves it decides, and the attempt follows in it.
     move_job(job, to, because=because, by=by, at=now)
@@ -157,6 +157,8 @@ def _requeue(job: Job, by: User, reason: str) -> None:
             message=f"Job {job.number} has {job.state} and can no longer change.",
             way_out="Submit the job again: GET the job, and POST its request fields.",
         )
+    if job.state == JobState.MIGRATING:
+        return  # it is being requeued already
     if job.state not in ACTIVE | {JobState.PREEMPTED} or job.state == JobState.STOPPING:
         raise Conflict(
             message=f"Job {job.number} is {job.state} and not running.",
@@ -176,7 +178,7 @@ def _requeue(job: Job, by: User, reason: str) -> None:
         if not _stop_instead_of_suspending(job, because):
             return  # it is being requeued already
     else:
-        _ask_to_end(job, JobState.PREEMPTING, StopReason.PREEMPTED, by=by, because=because, now=now)
+        ask_to_end(job, JobState.PREEMPTING, StopReason.PREEMPTED, by=by, because=because, now=now)
     _audit_verb("job.requeue", job, by, before=before, reason=reason)
 
 

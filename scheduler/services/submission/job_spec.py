@@ -51,7 +51,13 @@ from scheduler.services.submission.fields_placement import (
     read_pack,
     read_tolerations,
 )
-from scheduler.services.submission.fields_restart import MAX_RULES, RESTART_RULE, read_restart_rules
+from scheduler.services.submission.fields_restart import (
+    CHECKPOINT,
+    MAX_RULES,
+    RESTART_RULE,
+    read_checkpoint,
+    read_restart_rules,
+)
 from scheduler.services.submission.fields_task import (
     MAX_ENV_ENTRIES,
     MAX_EXTRA,
@@ -435,6 +441,13 @@ class JobSpec:
     restart_delay_max_seconds: int | None = duration(
         "restart_delay_max", most=MAX_RESTART_DELAY, help="The longest wait before a restart.",
         left_out="15 minutes", example="1h", columns={"restart_delay_max_seconds": ""}, form=_RARE,
+    )  # fmt: skip
+    checkpoint: dict[str, Any] = declared(
+        "checkpoint", kind=Kind.OBJECT, read=read_checkpoint, schema=CHECKPOINT, default={},
+        help="The job makes checkpoints: it is asked before it has to make way, before its time limit and every so "
+        "often, and its next attempt goes on from the newest one, on any node. {} takes all defaults.",
+        left_out="none are made or kept", example={"signal": "USR1", "every": "1h"},
+        elsewhere=("checkpoint_interval", "checkpointing"), columns={"checkpoint": ""}, form=_RARE,
     )  # fmt: skip
     preemptible: bool = flag(
         "preemptible", default=True, help="Whether the job may be preempted.", columns={"preemptible": ""},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from django.conf import settings
 from django.utils import timezone
 
 from infra.plain_text import without_hidden
@@ -345,6 +346,25 @@ def tasks_can_keep_their_spread(spec: JobSpec, inputs: RequestInputs) -> None:
         )
 
 
+@rule("checkpoint", "elements_per_job")
+def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job that makes checkpoints runs one thing, and the site has a storage for them."""
+    if not spec.checkpoint:
+        return
+    if spec.elements_per_job:
+        inputs.wrong(
+            "checkpoint",
+            "A job of several elements has no checkpoints; leave elements_per_job out.",
+            code="inconsistent",
+        )
+    elif not (settings.MUSTER_STORAGE or settings.CHECKPOINT_PATH):
+        inputs.wrong(
+            "checkpoint",
+            "This site has no storage for checkpoints (MUSTER_STORAGE); leave it out, or ask its administrators.",
+            code="no-storage",
+        )
+
+
 RULES: Final[tuple[Rule, ...]] = (
     a_job_runs_one_thing,
     nodes_hold_the_tasks,
@@ -367,4 +387,5 @@ RULES: Final[tuple[Rule, ...]] = (
     at_most_once_is_never_again,
     refs_are_of_one_request,
     tasks_can_keep_their_spread,
+    checkpoints_have_a_place,
 )

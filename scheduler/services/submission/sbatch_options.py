@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,8 +15,10 @@ from django.utils import timezone
 from infra.errors import FieldProblem
 from quotas.core.resources import parse_mib
 from scheduler.core.mail_types import parse_mail_types
+from scheduler.models.results.checkpoint_policy import SIGNALS
 from scheduler.services.submission.fields import BadValue, read_moment
 from scheduler.services.submission.fields_placement import MAX_VALUE
+from scheduler.services.submission.fields_restart import MAX_GRACE
 from scheduler.services.submission.job_spec import FIELDS
 
 
@@ -320,6 +323,30 @@ def _mail_user(found: Directives, value: str) -> None:
     found.mail_user = value
 
 
+#: As `sbatch --signal=[{R|B}:]<sig_num>[@sig_time]`.
+_SIGNAL: Final = re.compile(r"(?:([RB]{1,2}):)?([A-Za-z0-9]{1,8})(?:@([0-9]{1,5}))?")
+
+
+def _signal(found: Directives, value: str) -> str | None:
+    """The signal that asks for a checkpoint, how long before the time limit, and whether the script alone gets it."""
+    match = _SIGNAL.fullmatch(value)
+    if match is None:
+        raise BadValue("Write it as --signal=B:USR1@90.")
+    to, word, seconds = match.groups()
+    word = word.upper().removeprefix("SIG")
+    if word.isdecimal():
+        word = next((one for one in SIGNALS if int(getattr(signal, f"SIG{one}")) == int(word)), word)
+    if word not in SIGNALS:
+        return f"Jobs are asked for checkpoints by {', '.join(SIGNALS)}; SIGTERM comes with every stop."
+    if not (settings.MUSTER_STORAGE or settings.CHECKPOINT_PATH):
+        return "This site has no storage for checkpoints; a job gets SIGTERM, and SIGKILL after the grace period."
+    asked: dict[str, Any] = {"signal": word, "to": "shell" if to and "B" in to else "all"}
+    if seconds is not None and int(seconds):
+        asked["grace"] = min(int(seconds), MAX_GRACE)
+    found.fill("checkpoint", asked)
+    return None
+
+
 def _gres_flags(found: Directives, value: str) -> str | None:
     """CPUs near the GPUs that a task is given, or it waits."""
     others = [flag for flag in value.split(",") if flag.strip().lower() != "enforce-binding"]
@@ -382,6 +409,7 @@ READERS: Final[dict[str, Callable[[Directives, str], Any]]] = {
     "wckey": _label("wckey"),
     "mail-type": _mail_type,
     "mail-user": _mail_user,
+    "signal": _signal,
 }
 
 _OUTPUT: Final = (
@@ -399,7 +427,6 @@ IGNORED: Final[dict[str, str]] = {
     "qos": "There are no QOS here; use --priority or --partition.",
     "nodelist": "Single nodes cannot be requested; use --constraint with a label.",
     "exclude": "Single nodes cannot be excluded; use --constraint with a label.",
-    "signal": "A job gets SIGTERM, and SIGKILL after the grace period.",
     "distribution": "Tasks are placed by the planner.",
     "verbose": "Has no effect here.",
     "quiet": "Has no effect here.",

@@ -28,6 +28,8 @@ class CheckedResizes:
     refused: Mapping[int, Refusal] = field(default_factory=dict)
     #: Locked rows of the resized jobs and of the jobs they are resized for, by number.
     rows: Mapping[int, JobRow] = field(default_factory=dict)
+    #: Attempts of jobs whose next attempt gets their last checkpoint.
+    checkpointed: frozenset[int] = frozenset()
 
     def without(self, job_ids: Collection[int]) -> CheckedResizes:
         """Leave out what was to be done for these pending jobs, as another part of their plan was refused."""
@@ -55,7 +57,8 @@ def check(resizes: Sequence[Resize]) -> CheckedResizes:
         if why:
             refused.setdefault(one.for_job_id, Refusal(one.for_job_id or one.job_id, VICTIM_CHANGED, why))
     accepted = tuple(one for one in resizes if one.for_job_id not in refused)
-    return CheckedResizes(accepted, refused, rows)
+    checkpointed = frozenset(one.attempt_id for one, makes in possible.items() if makes)
+    return CheckedResizes(accepted, refused, rows, checkpointed)
 
 
 def _why_not(resize: Resize, rows: Mapping[int, JobRow], resizable: Collection[int]) -> str:
@@ -70,16 +73,19 @@ def _why_not(resize: Resize, rows: Mapping[int, JobRow], resizable: Collection[i
     return ""
 
 
-def _possible(resizes: Sequence[Resize]) -> Collection[Resize]:
-    """Those whose attempts are as they were seen: enough tasks stay, or the work is still saved."""
+def _possible(resizes: Sequence[Resize]) -> dict[Resize, bool]:
+    """Those whose attempts are as they were seen: enough tasks stay, or the work is still saved.
+
+    With each whether its job makes checkpoints that Muster keeps.
+    """
     found = {
-        row[0]: (row[1], row[2], row[3])
+        row[0]: row[1:5]
         for row in run(
             """
             SELECT attempt.id, coalesce(request.min_tasks, request.tasks),
                 ARRAY(SELECT rank FROM scheduler_task task WHERE task.attempt_id = attempt.id
                     AND task.state = ANY(%s) ORDER BY rank),
-                coalesce(job.saved_at >= attempt.started_at, false)
+                coalesce(job.saved_at >= attempt.started_at, false), request.checkpoint <> '{}'
             FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
                 JOIN scheduler_jobrequest request ON request.number = attempt.job_id
             WHERE attempt.id = ANY(%s::bigint[]) AND request.elastic
@@ -87,12 +93,12 @@ def _possible(resizes: Sequence[Resize]) -> Collection[Resize]:
             [_NOT_STOPPING, int_array(one.attempt_id for one in resizes)],
         )
     }
-    possible = []
+    possible = {}
     for one in resizes:
-        minimum, ranks, saved = found.get(one.attempt_id, (0, [], False))
+        minimum, ranks, saved, makes_checkpoints = found.get(one.attempt_id, (0, [], False, False))
         enough_stay = len(set(ranks) - set(one.ranks)) >= minimum > 0
         if enough_stay if one.ranks else saved:
-            possible.append(one)
+            possible[one] = makes_checkpoints
     return possible
 
 
@@ -108,7 +114,7 @@ def write(checked: CheckedResizes, context: ApplyContext) -> None:
         _mark_attempts(resizes, rows, at),
         *_stop_tasks(((one.attempt_id, rank) for one in resizes for rank in one.ranks), at),
         *_restart_larger([one for one in resizes if not one.ranks], at),
-        _insert_events([_event(one, rows, context.cycle_id) for one in resizes], at),
+        _insert_events([_event(one, checked, context.cycle_id) for one in resizes], at),
     )
     nodes = nodes_of_attempts(one.attempt_id for one in resizes)
     outbox.announce_jobs(
@@ -187,8 +193,9 @@ def _insert_events(events: Sequence[dict[str, Any]], at: datetime) -> Statement:
     )
 
 
-def _event(resize: Resize, rows: Mapping[int, JobRow], cycle_id: int | None) -> dict[str, Any]:
+def _event(resize: Resize, checked: CheckedResizes, cycle_id: int | None) -> dict[str, Any]:
     """What the event says: for whom and by which right, or why the job stops and what it is to get."""
+    rows = checked.rows
     details: dict[str, Any] = {
         "tasks": resize.tasks, "before": resize.before, "kind": resize.kind, "cycle": cycle_id,
     }  # fmt: skip
@@ -202,7 +209,12 @@ def _event(resize: Resize, rows: Mapping[int, JobRow], cycle_id: int | None) -> 
         kind = f"job.{JobState.PREEMPTING.value}"
         because = (
             f"stopped to start again with {resize.tasks} tasks instead of {resize.before}: resources are idle and no "
-            f"job waits for them; it is requeued and continues from its checkpoint"
+            f"job waits for them; it is requeued and "
+            + (
+                "goes on from its last checkpoint"
+                if resize.attempt_id in checked.checkpointed
+                else "has to find what it saved by itself: it was submitted without `checkpoint`"
+            )
         )
     return {
         "number": resize.job_id, "kind": kind, "epoch": rows[resize.job_id].epoch, "because": because[:300],

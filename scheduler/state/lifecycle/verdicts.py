@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, SHUT_DOWN
+from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, NOT_RESTORED, SHUT_DOWN
 from scheduler.core.lifecycle import (
     AttemptState,
     FailureClass,
@@ -163,7 +163,8 @@ def lost(case: Case) -> Verdict | None:
     if not case.lost_text:
         return None
     job, text = case.job, case.lost_text
-    failure = FailureClass.INFRASTRUCTURE if text in _OF_MUSTER else FailureClass.NODE_LOST
+    of_muster = text in _OF_MUSTER or text.startswith(NOT_RESTORED)
+    failure = FailureClass.INFRASTRUCTURE if of_muster else FailureClass.NODE_LOST
     if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
         wait = backoff_seconds(job.earlier_lost)
         return Verdict(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scheduler.agent.checkpoints.restore import Restores
+from scheduler.agent.checkpoints.service import CheckpointService
 from scheduler.agent.node.inventory import MeasuredInventory, Overrides
 from scheduler.agent.protocol import SyncAnswer
+from scheduler.agent.server.client import ServerClient
 from scheduler.agent.settings import Settings
 from scheduler.agent.sync import ServerSync
 from scheduler.agent.tasks.task_table import TaskTable
@@ -53,7 +57,19 @@ def sync(tmp_path: Path, table: TaskTable, link: Link) -> ServerSync:
     overrides = Overrides(no_gpus=True)
     settings = Settings(server="", name="n1", state=tmp_path, join_token="", overrides=overrides)
     inventory = MeasuredInventory(overrides, tmp_path, None)
-    return ServerSync(settings, table=table, link=link, inventory=inventory, gpus=None)  # type: ignore[arg-type]
+    stopping = threading.Event()
+    return ServerSync(
+        settings,
+        table=table,
+        link=link,  # type: ignore[arg-type]
+        inventory=inventory,
+        gpus=None,
+        checkpoints=CheckpointService(table, lambda *_: None, stopping),
+        restores=Restores(
+            tmp_path, table, start=lambda _: None, connect=lambda: ServerClient("http://127.0.0.1:1"),
+            stopping=stopping,
+        ),
+    )  # fmt: skip
 
 
 def an_answer(**fields: Any) -> SyncAnswer:

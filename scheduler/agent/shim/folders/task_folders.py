@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-from scheduler.agent.protocol import TaskOrder, read_folder_name
+from scheduler.agent.protocol import CHECKPOINTS, RESTORED, TaskOrder, read_folder_name
 from scheduler.agent.shim.folders.trash import Trash
 
 #: Folders that are kept for later tasks.
@@ -70,6 +70,8 @@ class TaskFolders:
             os.mkdir(folder, 0o700)
             os.mkdir(folder + "/work", 0o700)
         _give_to(folder, owner or (os.geteuid(), os.getegid()))
+        if order.get("checkpoints"):
+            _add_checkpoints(folder, order.get("restore", ""), owner)
         self._given[folder] = _identity(folder + "/work")
         if order["script"]:
             with open(
@@ -144,6 +146,9 @@ class TaskFolders:
         if read_folder_name(name) is None or os.path.islink(folder) or not _holds_results(folder):
             return False
         into = f"{self._results}/{name}"
+        for of_checkpoints in (CHECKPOINTS, RESTORED):
+            if os.path.lexists(f"{folder}/{of_checkpoints}"):
+                self._trash.take(f"{folder}/{of_checkpoints}")  # stored elsewhere by now
         try:
             os.makedirs(self._results, mode=0o700, exist_ok=True)
             os.rename(folder, into)
@@ -207,6 +212,21 @@ def _give_to(folder: str, owner: tuple[int, int]) -> None:
         for entry in entries:
             os.chown(entry.path, *owner, follow_symlinks=False)
     os.chown(folder, *owner, follow_symlinks=False)
+
+
+def _add_checkpoints(folder: str, restored: str, owner: tuple[int, int] | None) -> None:
+    """Make the folder for checkpoints, and move in the one that the agent has fetched."""
+    os.mkdir(f"{folder}/{CHECKPOINTS}", 0o700)
+    if restored:
+        os.rename(restored, f"{folder}/{RESTORED}")
+    if owner is None:
+        return
+    os.chown(f"{folder}/{CHECKPOINTS}", *owner, follow_symlinks=False)
+    if restored:
+        for path, _, files in os.walk(f"{folder}/{RESTORED}"):
+            os.chown(path, *owner, follow_symlinks=False)
+            for name in files:
+                os.chown(os.path.join(path, name), *owner, follow_symlinks=False)
 
 
 def _left_when_cleared(folder: str, work: tuple[int, ...]) -> set[str] | None:

@@ -1,0 +1,1 @@
+"""The doors of a job's checkpoints."""

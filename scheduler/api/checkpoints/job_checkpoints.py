@@ -1,0 +1,156 @@
+"""The checkpoints of a job: listed, taken now, read, removed; and a job that goes on from one elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.api.once import KEY
+from scheduler.api.base import once, person
+from scheduler.api.jobs import JobView, ReasonBodySerializer, reason_of
+from scheduler.api.serializers import JobSerializer, moment
+from scheduler.models import Checkpoint, CheckpointReason, CheckpointState
+from scheduler.services.checkpoints.removal import remove_checkpoint
+from scheduler.services.checkpoints.verbs import (
+    MOST_LISTED,
+    ask_checkpoint,
+    checkpoint_of,
+    checkpoints_of,
+    manifest_of,
+    migrate_job,
+)
+
+
+class CheckpointSerializer(serializers.Serializer[Any]):
+    """A checkpoint of one task."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    attempt = serializers.IntegerField()
+    rank = serializers.IntegerField()
+    node = serializers.CharField()
+    state = serializers.ChoiceField(CheckpointState.choices, help_text="Only a complete one is gone on from.")
+    reason = serializers.ChoiceField(CheckpointReason.choices, help_text="Why it was made.")
+    text = serializers.CharField(help_text="Why it was not stored, or was removed.")
+    files = serializers.IntegerField()
+    size_bytes = serializers.IntegerField()
+    taken_at = serializers.DateTimeField()
+    stored_at = serializers.DateTimeField(allow_null=True)
+
+
+class CheckpointsSerializer(serializers.Serializer[Any]):
+    results = CheckpointSerializer(many=True)
+
+
+class CheckpointFileSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    size = serializers.IntegerField(help_text="bytes")
+    sha256 = serializers.CharField()
+
+
+class ManifestSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    size = serializers.IntegerField(help_text="bytes")
+    files = CheckpointFileSerializer(many=True)
+    folders = serializers.ListField(child=serializers.CharField())
+
+
+def _row(row: Checkpoint) -> dict[str, Any]:
+    return {
+        "id": str(row.pk),
+        "name": row.name,
+        "attempt": row.epoch,
+        "rank": row.rank,
+        "node": row.node.name,
+        "state": row.state,
+        "reason": row.reason,
+        "text": row.text,
+        "files": row.files,
+        "size_bytes": row.size_bytes,
+        "taken_at": moment(row.taken_at),
+        "stored_at": moment(row.stored_at),
+    }
+
+
+class JobCheckpoints(JobView):
+    """`/jobs/{id}/checkpoints`"""
+
+    serializer_class: Any = CheckpointsSerializer
+    required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}
+
+    @extend_schema(
+        operation_id="jobs_checkpoints",
+        responses=CheckpointsSerializer,
+        description=f"The newest {MOST_LISTED} checkpoints of a job, also those that have gone.",
+    )
+    def get(self, request: Request, ref: str) -> Response:
+        """The checkpoints of a job, newest first."""
+        rows = checkpoints_of(self.find(request, ref), by=person(request))
+        return Response({"results": [_row(row) for row in rows]})
+
+    @extend_schema(
+        operation_id="jobs_checkpoints_take",
+        parameters=[KEY],
+        request=ReasonBodySerializer,
+        responses={202: JobSerializer},
+    )
+    @once
+    def post(self, request: Request, ref: str) -> Response:
+        """Ask a running job for a checkpoint now; the list has it once it is written."""
+        job = ask_checkpoint(job=self.find(request, ref), by=person(request), reason=reason_of(request))
+        return Response(self.again(request, job), status=status.HTTP_202_ACCEPTED)
+
+
+class JobCheckpointDetail(JobView):
+    """`/jobs/{id}/checkpoints/{checkpoint}`"""
+
+    serializer_class: Any = CheckpointSerializer
+    required_scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
+
+    @extend_schema(operation_id="jobs_checkpoint_detail", responses=CheckpointSerializer)
+    def get(self, request: Request, ref: str, checkpoint: str) -> Response:
+        """One checkpoint."""
+        return Response(_row(checkpoint_of(self.find(request, ref), checkpoint, by=person(request))))
+
+    @extend_schema(
+        operation_id="jobs_checkpoint_remove",
+        request=ReasonBodySerializer,
+        responses={204: OpenApiResponse(description="Its bytes are removed, for good.")},
+    )
+    def delete(self, request: Request, ref: str, checkpoint: str) -> Response:
+        """Remove a checkpoint for good; its row stays."""
+        job, by = self.find(request, ref), person(request)
+        row = checkpoint_of(job, checkpoint, by=by)
+        remove_checkpoint(job=job, checkpoint=row, by=by, reason=reason_of(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class JobCheckpointManifest(JobView):
+    """`/jobs/{id}/checkpoints/{checkpoint}/manifest`"""
+
+    serializer_class: Any = ManifestSerializer
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(operation_id="jobs_checkpoint_manifest", responses=ManifestSerializer)
+    def get(self, request: Request, ref: str, checkpoint: str) -> Response:
+        """Its files with sizes and checksums, for one that is complete."""
+        return Response(manifest_of(self.find(request, ref), checkpoint, by=person(request)))
+
+
+class MigrateJob(JobView):
+    """`/jobs/{id}/migrate`"""
+
+    required_scopes = {"POST": "jobs:write"}
+
+    @extend_schema(
+        operation_id="jobs_migrate", parameters=[KEY], request=ReasonBodySerializer, responses=JobSerializer
+    )
+    @once
+    def post(self, request: Request, ref: str) -> Response:
+        """Move a running job away from cordoned or draining nodes: it goes on from its checkpoint elsewhere."""
+        job = migrate_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
+        return Response(self.again(request, job))

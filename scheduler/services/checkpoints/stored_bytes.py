@@ -1,0 +1,153 @@
+"""The bytes of checkpoints in the site's storage: a manifest and pieces of equal size under the id of the row."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+
+from infra.errors import Conflict, InvalidInput
+from infra.storage import Damaged, NotStored, Storage, configured_storage, storage_of, storage_setting
+from scheduler.agent.protocol import PIECE_BYTES, CheckpointFile, Manifest
+from scheduler.agent.results.names import BadPath, decode_path
+from scheduler.models import Checkpoint
+
+#: Files and folders of one checkpoint.
+MOST_ENTRIES: Final = 20_000
+_MANIFEST: Final = "manifest"
+_DIGEST_CHARACTERS: Final = 64
+
+
+def checkpoint_storage() -> Storage:
+    """The folder that CHECKPOINT_PATH names, else the storage of the site; raises NotConfigured."""
+    if settings.CHECKPOINT_PATH:
+        own = storage_setting(
+            Path(settings.CHECKPOINT_PATH).absolute().as_uri(), settings.MUSTER_STORAGE_KEYS
+        )
+        if own is not None:
+            return storage_of(own)
+    return configured_storage()
+
+
+def pieces_of(row: Checkpoint) -> int:
+    """How many pieces it has."""
+    return -(-row.size_bytes // PIECE_BYTES)
+
+
+def _key(row: Checkpoint, name: str) -> str:
+    return f"checkpoints/{row.job_id}/{row.pk}/{name}"
+
+
+def _piece_key(row: Checkpoint, number: int) -> str:
+    return _key(row, f"{number:08}")
+
+
+def put_piece(row: Checkpoint, number: int, data: bytes, sha256: str) -> None:
+    """Store one piece; raises InvalidInput for one that is not what it says, StorageError."""
+    last = pieces_of(row) - 1
+    wanted = PIECE_BYTES if number < last else row.size_bytes - last * PIECE_BYTES
+    if not 0 <= number <= last or len(data) != wanted:
+        raise InvalidInput(message=f"Piece {number} of the checkpoint has to have {wanted} bytes.")
+    if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), sha256):
+        raise InvalidInput(message=f"The checksum of piece {number} is wrong.", code="wrong-checksum")
+    checkpoint_storage().put(_piece_key(row, number), io.BytesIO(data), len(data))
+
+
+def piece(row: Checkpoint, number: int) -> bytes:
+    """One piece; raises Conflict where it is not what was stored, StorageError."""
+    try:
+        with checkpoint_storage().open(_piece_key(row, number)) as stored:
+            return stored.read()
+    except (Damaged, NotStored) as error:
+        raise Conflict(message=f"Checkpoint {row.name} is damaged: {error.message}") from error
+
+
+def put_manifest(row: Checkpoint, manifest: Manifest) -> None:
+    data = json.dumps(manifest, separators=(",", ":")).encode()
+    checkpoint_storage().put(_key(row, _MANIFEST), io.BytesIO(data), len(data))
+
+
+def stored_manifest(row: Checkpoint) -> Manifest:
+    """The manifest of a complete checkpoint; raises Conflict where it is damaged, StorageError."""
+    try:
+        with checkpoint_storage().open(_key(row, _MANIFEST)) as stored:
+            manifest: Manifest = json.loads(stored.read())
+            return manifest
+    except (Damaged, NotStored, ValueError) as error:
+        raise Conflict(message=f"The manifest of checkpoint {row.name} is damaged.") from error
+
+
+def remove_bytes(row: Checkpoint) -> None:
+    """Remove all that is stored of it; a second time does nothing. Raises StorageError."""
+    storage = checkpoint_storage()
+    for key, _ in list(storage.list(_key(row, ""))):
+        storage.delete(key)
+
+
+# ---------------------------------------------------------------- verify
+
+
+def checked_manifest(data: Any, row: Checkpoint) -> Manifest:
+    """A manifest as a node sends it, of this checkpoint; raises InvalidInput."""
+    try:
+        files = [_file(one, row) for one in data["files"]]
+        folders = [_checked(str(path), row) for path in data["folders"]]
+        if len(files) + len(folders) > MOST_ENTRIES or len(files) != row.files or data["name"] != row.name:
+            raise ValueError("it is not the one that was announced")
+        if sum(one["size"] for one in files) != row.size_bytes:
+            raise ValueError("its files have another size")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(message=f"The manifest cannot be read: {error}.") from error
+    return Manifest(name=row.name, size=row.size_bytes, files=files, folders=folders)
+
+
+def _file(data: Mapping[str, Any], row: Checkpoint) -> CheckpointFile:
+    size, sha256 = data["size"], data["sha256"]
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise ValueError("a size is no whole number")
+    if len(sha256) != _DIGEST_CHARACTERS or int(sha256, 16) < 0:
+        raise ValueError("a checksum is no sha256")
+    return CheckpointFile(path=_checked(data["path"], row), size=size, sha256=sha256)
+
+
+def _checked(path: str, row: Checkpoint) -> str:
+    try:
+        names = decode_path(path)
+        if not names or names[:1] != decode_path(row.name):
+            raise ValueError("a path leads out of the checkpoint")
+    except BadPath as error:
+        raise ValueError("a path leads out of the checkpoint") from error
+    return path
+
+
+def why_not_whole(row: Checkpoint, manifest: Manifest) -> str:
+    """Read all of it back, and compare each file with its checksum; "" where all is well. Raises StorageError."""
+    storage, left = checkpoint_storage(), b""
+    pieces = _pieces(storage, row)
+    try:
+        for file in manifest["files"]:
+            digest, missing = hashlib.sha256(), file["size"]
+            while missing:
+                left = left or next(pieces, b"")
+                if not left:
+                    return "Pieces of it are missing."
+                part, left = left[:missing], left[missing:]
+                digest.update(part)
+                missing -= len(part)
+            if digest.hexdigest() != file["sha256"]:
+                return f"The checksum of {file['path'][:100]} is wrong."
+    except (NotStored, Damaged) as error:
+        return f"Pieces of it are missing or damaged: {error.message}"
+    return ""
+
+
+def _pieces(storage: Storage, row: Checkpoint) -> Iterator[bytes]:
+    for number in range(pieces_of(row)):
+        with storage.open(_piece_key(row, number)) as stored:
+            yield stored.read()

@@ -1,0 +1,142 @@
+"""What people do with checkpoints: list them, take one now, read a manifest, and move a job to another node."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.models import User
+from accounts.services import audit
+from infra.errors import Conflict, NotFound
+from scheduler import outbox
+from scheduler.agent.protocol import Manifest
+from scheduler.core.lifecycle import JobState, RestartPolicy, StopReason, TaskState
+from scheduler.models import Checkpoint, CheckpointState, Job, Task
+from scheduler.services.checkpoints.stored_bytes import stored_manifest
+from scheduler.services.jobs.verbs import ask_to_end
+from scheduler.state.lifecycle.transitions import record_event
+
+#: The checkpoints of a job that are listed, the newest.
+MOST_LISTED: Final = 200
+#: A request that its node has not answered to after so long is lost: the next one is a new one.
+_UNHEARD_SECONDS: Final = 60.0
+_RUNS: Final = frozenset({JobState.RUNNING, JobState.CHECKPOINTING})
+
+
+def checkpoints_of(job: Job, *, by: User) -> list[Checkpoint]:
+    """The newest checkpoints of a job, also those that have gone; raises NotFound and NotAllowed."""
+    permissions.require(by, "read_results", job)
+    return list(Checkpoint.objects.filter(job=job).select_related("node", "removed_by")[:MOST_LISTED])
+
+
+def checkpoint_of(job: Job, ref: str, *, by: User) -> Checkpoint:
+    """One of them, by its id; raises NotFound and NotAllowed."""
+    permissions.require(by, "read_results", job)
+    try:
+        found = Checkpoint.objects.filter(job=job, pk=uuid.UUID(ref)).first()
+    except ValueError:
+        found = None
+    if found is None:
+        raise NotFound(
+            message=f"Job {job.number} has no checkpoint {ref}.", way_out="List the checkpoints of the job."
+        )
+    return found
+
+
+def manifest_of(job: Job, ref: str, *, by: User) -> Manifest:
+    """The manifest of a checkpoint that is stored; raises NotFound, NotAllowed, Conflict, StorageError."""
+    row = checkpoint_of(job, ref, by=by)
+    if row.state != CheckpointState.COMPLETE:
+        raise Conflict(
+            message=f"Checkpoint {row.name} is {row.state}; only a complete one has a manifest.",
+            way_out="Choose one that is complete.",
+        )
+    return stored_manifest(row)
+
+
+@transaction.atomic
+def ask_checkpoint(*, job: Job, by: User, reason: str = "") -> Job:
+    """Ask a running job for a checkpoint now; while it is being asked, a second time changes nothing.
+
+    Raises NotAllowed, and Conflict for a job that makes none or does not run.
+    """
+    permissions.require(by, "edit", job)
+    row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
+    _require_checkpoints(row)
+    if row.state not in _RUNS:
+        raise Conflict(
+            message=f"Job {row.number} is {row.public_state} and cannot be asked for a checkpoint.",
+            way_out="Only a running job can be asked.",
+        )
+    if row.state == JobState.CHECKPOINTING:
+        return row
+    tasks = Task.objects.filter(attempt__job=row, attempt__is_live=True, state=TaskState.RUNNING)
+    nodes, now = set(tasks.values_list("node_id", flat=True)), timezone.now()
+    unheard = Q(checkpoint_asked_at=None) | Q(
+        checkpoint_asked_at__lt=now - timedelta(seconds=_UNHEARD_SECONDS)
+    )
+    if not tasks.filter(unheard).update(checkpoint_asked_at=now):
+        return row
+    why = f": {reason}" if reason else ""
+    record_event(
+        row, "job.checkpoint_asked", because=f"a checkpoint is asked for by {by.username}{why}", by=by
+    )
+    audit.record(by=by, action="job.ask_checkpoint", thing=row, reason=reason, project=row.project)
+    outbox.announce(*map(outbox.node_topic, nodes))
+    return row
+
+
+def _require_checkpoints(job: Job) -> None:
+    if not job.checkpoint:
+        raise Conflict(
+            message=f"Job {job.number} makes no checkpoints.",
+            code="no-checkpoints",
+            way_out="Submit it with the field checkpoint.",
+        )
+
+
+@transaction.atomic
+def migrate_job(*, job: Job, by: User, reason: str = "") -> Job:
+    """Move a running job away from nodes that are cordoned or draining: it goes on from its checkpoint elsewhere.
+
+    It is asked for a checkpoint, ends, and waits to start again. Raises NotAllowed and Conflict.
+    """
+    permissions.require(by, "requeue", job)
+    row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
+    if row.state == JobState.MIGRATING:
+        return row
+    _require_checkpoints(row)
+    if row.state not in _RUNS:
+        raise Conflict(
+            message=f"Job {row.number} is {row.public_state} and cannot be moved.",
+            way_out="Only a running job can be moved.",
+        )
+    if row.restart_policy == RestartPolicy.NEVER:
+        raise Conflict(
+            message=f"Job {row.number} runs at most once (restart_policy never) and cannot start again elsewhere.",
+            way_out="Let it end where it is.",
+        )
+    leaving = Task.objects.filter(attempt__job=row, attempt__is_live=True).filter(
+        Q(node__cordoned=True) | Q(node__draining=True)
+    )
+    names = sorted(set(leaving.values_list("node__name", flat=True)))
+    if not names:
+        raise Conflict(
+            message=f"Job {row.number} could start on the same nodes again: none of them is cordoned.",
+            way_out="Cordon the node that it is to leave first.",
+        )
+    why = f": {reason}" if reason else ""
+    because = f"moved away from {', '.join(names)[:100]} by {by.username}{why}"
+    before = row.state
+    ask_to_end(row, JobState.MIGRATING, StopReason.DRAINED, by=by, because=because, now=timezone.now())
+    audit.record(
+        by=by, action="job.migrate", thing=row, before={"state": before}, after={"state": row.state},
+        reason=reason, project=row.project,
+    )  # fmt: skip
+    return row
