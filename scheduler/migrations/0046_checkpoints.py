@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0041_jobs_that_gather'),
+        ('scheduler', "0045_events_of_a_job_share_an_entry"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
