@@ -13,6 +13,7 @@ from scheduler.agent import processes
 from scheduler.agent.checkpoints.requests import Asked
 from scheduler.agent.protocol import Stop
 from scheduler.agent.tasks.local_task import LocalTask
+from scheduler.agent.tasks.reports import report_of
 from tests.support.agent_messages import a_record
 
 #: Not to all: that would be the servers that this process has started.
@@ -121,3 +122,36 @@ def test_only_processes_that_handle_the_signal_get_it(handler: list[int]) -> Non
     assert processes.signal_handlers(os.getpid(), signal.SIGUSR2, tree=False) == 0
     assert processes.signal_handlers(os.getpid(), signal.SIGUSR1, tree=False) == 1
     assert handler == [signal.SIGUSR1]
+
+
+def ended_well(one: Asked) -> LocalTask:
+    entry = one.entry
+    assert entry.record is not None
+    entry.record = entry.record.copy()
+    entry.record |= {"state": "ended", "exit_code": 0, "ended_boot_ms": processes.boot_ms()}
+    entry.version = 2
+    return entry
+
+
+def reported(entry: LocalTask) -> str:
+    assert entry.record is not None
+    report = report_of(entry, entry.record, use=None, gpu_faults_of=lambda numbers: "", cap_bytes=1000)
+    return report["state"] + " " + report.get("stop_reason", "")
+
+
+def test_a_program_that_saves_and_exits_well_after_a_stop_was_stopped(
+    stops: Stops, handler: list[int]
+) -> None:
+    one = asked(stops)
+    assert reported(ended_well(one)) == "succeeded "
+    one = asked(stops)
+    one.hold(stop())
+    one.signal()
+    assert reported(ended_well(one)) == "stopped preempted"
+
+
+def test_the_end_of_a_task_is_reported_once_its_last_checkpoint_is_known(stops: Stops) -> None:
+    entry = ended_well(asked(stops))
+    assert not entry.has_pending_report
+    entry.checkpoints_begun = True
+    assert entry.has_pending_report
