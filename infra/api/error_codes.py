@@ -367,6 +367,26 @@ INPUT: Final = {
         "Its bytes are not those that were stored, or it was encrypted with a key that is not configured.",
         "Ask an administrator to check `MUSTER_STORAGE_KEYS` and the storage.",
     ),
+    "no-checkpoints": Meaning(
+        "The job makes no checkpoints",
+        "The job was submitted without the field `checkpoint`, so nobody can ask it for one.",
+        "Submit the job again with `checkpoint`; the guide on checkpoints says what its program has to do.",
+    ),
+    "not-yours": Meaning(
+        "Not of this node",
+        "An agent spoke of a task that is not on its node, or of a job that makes no checkpoints.",
+        "Check that only one agent uses the key of this node.",
+    ),
+    "not-expected": Meaning(
+        "The checkpoint is not expected",
+        "The checkpoint is stored already, was refused, or belongs to another node.",
+        "No action is needed: the agent lets the checkpoint go.",
+    ),
+    "wrong-checksum": Meaning(
+        "The checksum is wrong",
+        "The bytes that arrived are not those that the agent has read.",
+        "The agent sends them again; if the error persists, check the network and the memory of the node.",
+    ),
     "no-such-file": Meaning(
         "No such file",
         "The kept files of the job have no file of that name.",

@@ -116,7 +116,7 @@ def _read_signal(inputs: Inputs, name: str) -> str:
     given = inputs.given(name)
     word = str(given).strip().upper().removeprefix("SIG") if isinstance(given, str) else ""
     if word not in SIGNALS:
-        inputs.wrong(name, f"Must be one of {', '.join(SIGNALS)}.", code="bad-choice")
+        inputs.wrong(name, f"Must be one of {', '.join(SIGNALS)}.", code="unknown-choice")
         return SIGNALS[0]
     return word
 
