@@ -31,6 +31,7 @@ class FilterQuery:
     wall: int = (
         0  # the largest bound of a node's partitions, in seconds, that it asks for more than; 0 = none
     )
+    isolation: int = 0  # bits that a node needs, of `node_isolation.BITS`; 0 = any node
     rules: int = 0  # by whose rules nodes are chosen: 0 = the cluster's (`Answers.rules_of`)
 
 
@@ -145,6 +146,13 @@ def _labels(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
         return None
     masks = [cluster.nodes.labelled(key, value) for key, value in query.request.node_selector]
     return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
+
+
+def _isolation(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    if not query.isolation:
+        return None
+    mask: Bools = (cluster.snapshot.nodes.isolation & query.isolation) == query.isolation
+    return mask
 
 
 def _taints(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
@@ -267,6 +275,7 @@ BUILT_IN: Final[Mapping[str, StaticFilter | ResourceFilter | AffinityFilter]] = 
         StaticFilter("partition", _partition, permanent=True),
         StaticFilter("wall", _wall, permanent=True),
         StaticFilter("labels", _labels, permanent=True),
+        StaticFilter("isolation", _isolation, permanent=True),
         StaticFilter("taints", _taints, permanent=True),
         StaticFilter("affinity", _affinity, permanent=True),
         StaticFilter("reserved", _reserved),

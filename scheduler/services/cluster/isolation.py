@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from infra.plain_text import line_problem
+from scheduler.core.snapshot.node_isolation import BITS, NEEDED, IsolationLevel
 
 #: The label that each node gets by what its agent reports, so that jobs can ask for it.
 LABEL: Final = "isolation"
-STRICT, PARTIAL, NONE = "strict", "partial", "none"
+STRICT, PARTIAL, NONE = IsolationLevel.STRICT.value, IsolationLevel.PARTIAL.value, "none"
 
 #: What an agent says holds on its node, and how that is said to people.
 HOLDS: Final = {
@@ -45,9 +46,11 @@ def _texts(data: Any) -> list[str]:
 
 def level_of(isolation: Mapping[str, Any]) -> str:
     """`strict` where all holds, `partial` where people's files and processes are apart, else `none`."""
-    if all(isolation.get(name) for name in HOLDS):
-        return STRICT
-    return PARTIAL if isolation.get("files") and isolation.get("people") else NONE
+    bits = sum(bit for name, bit in BITS.items() if isolation.get(name))
+    for level in (IsolationLevel.STRICT, IsolationLevel.PARTIAL):
+        if bits & NEEDED[level] == NEEDED[level]:
+            return level.value
+    return NONE
 
 
 def isolation_shown(isolation: Mapping[str, Any]) -> dict[str, Any]:
