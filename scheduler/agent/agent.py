@@ -57,7 +57,9 @@ class Agent:
         )
         self.identity = Identity(settings.state, settings.name)
         facts = (means or Means()).facts()
-        self.inventory = MeasuredInventory(settings.overrides, settings.state, self.gpus, isolation=facts)
+        self.inventory = MeasuredInventory(
+            settings.overrides, settings.state, self.gpus, isolation=facts, fault=lambda: self.link.fault
+        )
         self.sync = ServerSync(
             settings, table=self.table, link=self.link, inventory=self.inventory, gpus=self.gpus
         )

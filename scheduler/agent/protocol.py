@@ -25,6 +25,9 @@ OUT_OF_MEMORY: Final = "out-of-memory"
 #: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
+#: The end of a task that was not started, because its node cannot isolate tasks now.
+NOT_ISOLATED: Final = "It never began: its node cannot isolate tasks at the moment."
+
 
 class Assignment(TypedDict):
     """One task that this node is to run; it may be assigned twice."""

@@ -41,6 +41,7 @@ BACKFILL_ORDERS: Final = ("queue", "shortest")
 #: Every built-in filter, cheapest first: a node is charged to the first that turns it away.
 FILTERS: Final = (
     "state",
+    "fault",
     "cordoned",
     "draining",
     "partition",

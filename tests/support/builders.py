@@ -57,6 +57,7 @@ class NodeSpec:
     region: str = ""
     overcommit: float = 1  # so many times its cores and memory may be given away
     max_minutes: int = 0  # its partitions allow no more
+    faulty: bool = False
     cordoned: bool = False
     draining: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -375,6 +376,7 @@ def a_world(
             id=[node_ids[spec.name] for spec in nodes],
             name=[spec.name for spec in nodes],
             state=[spec.state for spec in nodes],
+            faulty=[spec.faulty for spec in nodes],
             cordoned=[spec.cordoned for spec in nodes],
             draining=[spec.draining for spec in nodes],
             cpu_millis=[round(spec.cpus * 1000 * spec.overcommit) for spec in nodes],

@@ -260,6 +260,7 @@ class State:
             return False
         return (
             node["state"] == "up"
+            and not node["faulty"]
             and not node["cordoned"]
             and not node["draining"]
             and not (node["max_wall_seconds"] and (not limit or limit > node["max_wall_seconds"]))

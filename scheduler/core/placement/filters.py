@@ -114,6 +114,11 @@ def _state(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return None if cluster.nodes.all_up else cluster.nodes.is_up
 
 
+def _fault(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    faulty = cluster.snapshot.nodes.faulty
+    return ~faulty if faulty.any() else None
+
+
 def _cordoned(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return cluster.nodes.not_cordoned
 
@@ -270,6 +275,7 @@ BUILT_IN: Final[Mapping[str, StaticFilter | ResourceFilter | AffinityFilter]] = 
     gate.name: gate
     for gate in (
         StaticFilter("state", _state),
+        StaticFilter("fault", _fault),
         StaticFilter("cordoned", _cordoned),
         StaticFilter("draining", _draining),
         StaticFilter("partition", _partition, permanent=True),

@@ -15,6 +15,7 @@ Facts = Mapping[str, int | str]
 #: What each gate says about the nodes it turned away.
 GATE_WORDS: Final[Mapping[str, str]] = {
     "state": "are not responding",
+    "fault": "report a fault and take no tasks",
     "cordoned": "are cordoned",
     "draining": "are draining",
     "partition": "are outside the job's partitions",

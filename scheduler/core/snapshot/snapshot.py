@@ -77,6 +77,7 @@ class NodeColumns(Columns):
     domains: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())
     bound: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())  # and what is bound in them
     isolation: Ints = ints(default=0)  # what keeps its jobs apart: bits of `node_isolation.BITS`
+    faulty: Bools = bools(default=False)  # its agent says that no task can start there now
 
 
 @dataclass(frozen=True, eq=False)

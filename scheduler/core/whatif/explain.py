@@ -35,6 +35,7 @@ from scheduler.core.snapshot.snapshot import NodeColumns, PendingColumns, Snapsh
 
 #: What one node does by the filter that refuses it, where the sentence has no numbers.
 _REFUSALS: Final = {
+    "fault": "reports a fault and takes no tasks",
     "cordoned": "cordoned",
     "draining": "draining",
     "partition": "outside the job's partitions",

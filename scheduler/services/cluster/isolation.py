@@ -30,10 +30,12 @@ def read_isolation(data: Any) -> dict[str, Any]:
     """
     if not isinstance(data, Mapping):
         return {}
+    fault = _texts([data.get("fault")])[:1]
     return {
         **{name: data.get(name) is True for name in HOLDS},
         "means": _texts(data.get("means")),
         "missing": _texts(data.get("missing")),
+        **({"fault": fault[0]} if fault and fault[0] else {}),
     }
 
 
@@ -46,6 +48,8 @@ def _texts(data: Any) -> list[str]:
 
 def level_of(isolation: Mapping[str, Any]) -> str:
     """`strict` where all holds, `partial` where people's files and processes are apart, else `none`."""
+    if isolation.get("fault"):
+        return NONE
     bits = sum(bit for name, bit in BITS.items() if isolation.get(name))
     for level in (IsolationLevel.STRICT, IsolationLevel.PARTIAL):
         if bits & NEEDED[level] == NEEDED[level]:

@@ -43,6 +43,7 @@ _NODES_AS_STORED: Final = {
         SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
         FROM scheduler_node_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
         WHERE part.node_id = node.id), 0)""",
+    "faulty": "coalesce(node.isolation->>'fault', '') <> ''",
     "isolation": " + ".join(
         f"CASE WHEN node.isolation->'{name}' = 'true' THEN {bit} ELSE 0 END" for name, bit in BITS.items()
     ),

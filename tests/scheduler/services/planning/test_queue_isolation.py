@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -11,7 +13,7 @@ from infra.errors import InvalidInput, NotAllowed
 from scheduler.core.policy import ISOLATIONS, options_of
 from scheduler.core.snapshot.node_isolation import BITS, LACKS, IsolationLevel
 from scheduler.models import Node, SchedulerProfile
-from scheduler.services.cluster.isolation import HOLDS, read_isolation
+from scheduler.services.cluster.isolation import HOLDS, level_of, read_isolation
 from scheduler.services.cluster.queues import edit_queue
 from scheduler.services.planning import shared_snapshot
 from scheduler.services.planning.explain import explain_job
@@ -34,7 +36,7 @@ def portal(monkeypatch: pytest.MonkeyPatch) -> Portal:
     return portal
 
 
-def _say(node: Node, facts: dict[str, bool]) -> None:
+def _say(node: Node, facts: dict[str, Any]) -> None:
     node.isolation = read_isolation(facts)
     node.save()
 
@@ -128,3 +130,13 @@ def test_the_pages_show_it(portal: Portal, client: Client) -> None:
 
     assert "strict isolation" in client.get(reverse("queues")).content.decode()
     assert "(strict isolation)" in client.get(reverse("submit")).content.decode()
+
+
+def test_a_node_whose_agent_reports_a_fault_takes_no_tasks_and_says_why(portal: Portal) -> None:
+    portal.n1.isolation = read_isolation(ALL | {"fault": "jobs cannot be isolated: [Errno 28] No space left"})
+    portal.n1.save()
+    _forget()
+
+    assert _headline(portal) == "Would start now on n2."
+    assert level_of(portal.n1.isolation) == "none"
+    assert level_of(read_isolation(ALL | {"fault": ""})) == "strict"
