@@ -30,7 +30,7 @@ class QueueForm(SettingsForm):
         fields = (
             "cluster", "name", "slug", "project", "partitions", "is_default", "priority", "profile",
             "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
-            "results_days", "results_job_mib", "results_until_fetched", "isolation",
+            "results_days", "results_job_mib", "results_until_fetched", "isolation", "scratch_mib",
         )  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
@@ -84,6 +84,7 @@ class QueueAdmin(SettingsAdmin):
                 "fields": (
                     ("max_concurrent_jobs", "max_pending_jobs"),
                     ("default_wall_seconds", "max_wall_seconds"),
+                    ("scratch_mib",),
                 )
             },
         ),

@@ -59,6 +59,10 @@ class QueueSerializer(serializers.Serializer[Any]):
     )
     results_job_mib = serializers.IntegerField(allow_null=True)
     results_until_fetched = serializers.BooleanField(allow_null=True)
+    scratch_mib = serializers.IntegerField(
+        allow_null=True,
+        help_text="Disk for a task whose job asks for no storage; null: as the site says; 0: unlimited.",
+    )
     isolation = serializers.ChoiceField(
         choices=ISOLATION_CHOICES,
         help_text='Jobs run only on nodes that isolate at least this much; "": any node.',
@@ -97,6 +101,7 @@ class QueueSerializer(serializers.Serializer[Any]):
             "results_days": queue.results_days,
             "results_job_mib": queue.results_job_mib,
             "results_until_fetched": queue.results_until_fetched,
+            "scratch_mib": queue.scratch_mib,
             "isolation": queue.isolation,
             "required_isolation": queue.required_isolation.value,
             "running_jobs": load.running,
@@ -119,6 +124,7 @@ class QueueChangeSerializer(serializers.Serializer[Any]):
     results_days = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_job_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_until_fetched = serializers.BooleanField(required=False, allow_null=True)
+    scratch_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES, required=False)
 
 

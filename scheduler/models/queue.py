@@ -132,6 +132,8 @@ class Queue(models.Model):
     results_days = models.PositiveIntegerField(null=True, blank=True)
     results_job_mib = models.PositiveIntegerField(null=True, blank=True)
     results_until_fetched = models.BooleanField(null=True, blank=True)
+    #: How much of a node's disk a task may fill whose job asks for no storage; null takes the site's, 0 is unlimited.
+    scratch_mib = models.PositiveIntegerField(null=True, blank=True)
     #: The least isolation of the nodes that its jobs run on; its profile may ask for more.
     isolation = models.CharField(
         max_length=8, choices=ISOLATION_CHOICES, default="", db_default="", blank=True

@@ -25,6 +25,7 @@ from scheduler.agent.protocol import NOT_ISOLATED, TaskOrder
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.agent_connection import AgentConnection
 from scheduler.agent.shim.deadlines import Deadlines, Owner
+from scheduler.agent.shim.folders.scratch_watch import ScratchWatch
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
 from scheduler.agent.shim.guards import Guards
@@ -54,6 +55,7 @@ class Shim:
         self.guards = Guards(state, self.store, self.folders, self.trash, self.cells)
         self.deadlines = Deadlines(self.store)
         self.usage = UsageWatch(self.store)
+        self.scratch = ScratchWatch(self.store)
         self.owner = owner or Owner(0, 0)
         self.ending = False
         self._selector = selectors.DefaultSelector()
@@ -117,6 +119,8 @@ class Shim:
         """Take over from the shims before this one: their tasks, their folders, their status files."""
         recover(self.store, self.guards)
         self.usage.schedule()
+        for task in self.store.live.values():
+            self.scratch.task_started(task)
         self.folders.take_unknown({Path(task.record["folder"]).name for task in self.store.tasks.values()})
         self.guards.drop_unknown_statuses()
 
@@ -141,6 +145,7 @@ class Shim:
         self.deadlines.enforce(now)
         self.guards.keep_deadlines(now)
         self.usage.check_when_due(now)
+        self.scratch.check_when_due(now)
         self.cells.retry(now)
         if self._is_alone(now) and self.owner.has_ended():
             self._shut_down()
@@ -156,6 +161,8 @@ class Shim:
             return max(_LEAST_SLEEP_SECONDS, min(self._try_again_at, *due) - now)
         if self.usage.due_at is not None:
             due.append(self.usage.due_at)
+        if self.scratch.due_at is not None:
+            due.append(self.scratch.due_at)
         return max(0.0, min(due) - now)
 
     # ------------------------------------------------------------ commands of the agent
@@ -209,6 +216,7 @@ class Shim:
                 self.store.end(task)
             else:
                 self.guards.start(task, order)
+                self.scratch.task_started(task)
         self.usage.task_started()
 
     def forget(self, keys: list[str]) -> None:
