@@ -456,6 +456,8 @@ MUSTER_SYNC_HOLD_SECONDS = read("MUSTER_SYNC_HOLD_SECONDS")
 MUSTER_GRACE_SECONDS = read("MUSTER_GRACE_SECONDS")
 # Of each output stream of a task; the rest is dropped, visibly.
 MUSTER_LOG_CAP_BYTES = read("MUSTER_LOG_CAP_BYTES")
+# Of a node's disk, for each task.
+MUSTER_SCRATCH_MIB = read("MUSTER_SCRATCH_MIB")
 # What jobs leave in their working folders: for how long nodes keep it, and how much.
 MUSTER_KEEP_RESULTS_DAYS = read("MUSTER_KEEP_RESULTS_DAYS")
 MUSTER_RESULTS_UNTIL_FETCHED = read("MUSTER_RESULTS_UNTIL_FETCHED")

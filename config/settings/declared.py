@@ -421,6 +421,14 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
             ),
             Setting("MUSTER_LOG_CAP_BYTES", "int", 64 * _MIB, "Stored output per stream of a task.", "bytes"),
             Setting(
+                "MUSTER_SCRATCH_MIB",
+                "int",
+                0,
+                "Disk that a task may fill on its node, where its job asks for no storage and its queue has no "
+                "`scratch_mib`; 0: unlimited.",
+                "MiB",
+            ),
+            Setting(
                 "MUSTER_KEEP_RESULTS_DAYS",
                 "int",
                 7,

@@ -66,6 +66,7 @@ SPECTACULAR_SETTINGS = {
         "NotificationKindEnum": "notifications.api.serializers.KIND_CHOICES",
         "WebhookKindEnum": "notifications.api.serializers.SENT_CHOICES",
         "LineResourceEnum": "quotas.models.QuotaResource",
+        "QueueIsolationEnum": "scheduler.models.queue.ISOLATION_CHOICES",
         "ReservationStateEnum": ["planned", "active", "ended", "cancelled"],
     },
     "SWAGGER_UI_DIST": "SIDECAR",

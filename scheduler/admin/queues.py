@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from scheduler.admin.base import SettingsAdmin, SettingsForm, Verb
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.placement.plugins import PluginError, resolve
-from scheduler.core.policy import OPTIONS, Policy, options_of
+from scheduler.core.policy import ISOLATION, OPTIONS, Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
@@ -30,7 +30,7 @@ class QueueForm(SettingsForm):
         fields = (
             "cluster", "name", "slug", "project", "partitions", "is_default", "priority", "profile",
             "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
-            "results_days", "results_job_mib", "results_until_fetched",
+            "results_days", "results_job_mib", "results_until_fetched", "isolation", "scratch_mib",
         )  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
@@ -84,7 +84,16 @@ class QueueAdmin(SettingsAdmin):
                 "fields": (
                     ("max_concurrent_jobs", "max_pending_jobs"),
                     ("default_wall_seconds", "max_wall_seconds"),
+                    ("scratch_mib",),
                 )
+            },
+        ),
+        (
+            "Isolation",
+            {
+                "fields": ("isolation",),
+                "description": "Jobs of this queue run only on nodes that isolate at least this much. "
+                "Its profile may require more by the option “isolation”.",
             },
         ),
         (
@@ -196,7 +205,8 @@ class ProfileForm(SettingsForm):
         help_texts = {
             "tie_breakers": f"Tie-breakers, a list out of {', '.join(sorted(TIE_BREAKERS))}.",
             "strict_order": "Later jobs wait until every earlier one has started.",
-            "options": f'Further options by name, such as {{"backfill_promises": 16}}; out of {", ".join(OPTIONS)}.',
+            "options": 'Further options by name, such as {"backfill_promises": 16}; out of '
+            f"{', '.join((*OPTIONS, ISOLATION))}.",
             "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
             "plugins": "A list of the names of installed plugins, in order.",
             "preemption_enabled": "Whether jobs may be stopped for others.",

@@ -62,7 +62,9 @@ class Agent:
         )
         self.identity = Identity(settings.state, settings.name)
         facts = (means or Means()).facts()
-        self.inventory = MeasuredInventory(settings.overrides, settings.state, self.gpus, isolation=facts)
+        self.inventory = MeasuredInventory(
+            settings.overrides, settings.state, self.gpus, isolation=facts, fault=lambda: self.link.fault
+        )
         self.checkpoints = CheckpointService(self.table, self._stop_task, self.stopping)
         self.restores = Restores(
             settings.state,

@@ -22,6 +22,8 @@ SHUT_DOWN: Final = "Muster was stopped on this node."
 GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
 #: The class of a task that was ended for its memory (`Report.failure`).
 OUT_OF_MEMORY: Final = "out-of-memory"
+#: The same for the disk that it filled.
+OUT_OF_STORAGE: Final = "out-of-storage"
 #: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 #: How the end of a task begins whose checkpoint did not reach its node: not the job's fault.
@@ -44,6 +46,10 @@ class CheckpointTerms(TypedDict):
     grace_seconds: int
     #: From one request to the next; None = only when there is a reason.
     every_seconds: int | None
+
+
+#: The end of a task that was not started, because its node cannot isolate tasks now.
+NOT_ISOLATED: Final = "It never began: its node cannot isolate tasks at the moment."
 
 
 class Assignment(TypedDict):
@@ -79,6 +85,8 @@ class Assignment(TypedDict):
     #: The most that the task may use, where its job has limits.
     cpu_limit_millis: NotRequired[int]
     memory_limit_mib: NotRequired[int]
+    #: The most of the disk that its working folder, output and private /tmp may fill; left out = no limit.
+    scratch_limit_mib: NotRequired[int]
     #: The NUMA domain of the node that its CPUs and its memory have to come from.
     numa_domain: NotRequired[int]
     #: Of an elastic job: the least and the most tasks that it may have.
@@ -298,6 +306,8 @@ class TaskOrder(TypedDict):
     memory_limit_mib: NotRequired[int]
     #: The task is ended when it has more processes at a time; left out = no limit.
     process_limit: NotRequired[int]
+    #: The task is ended when it fills more of the disk; left out = no limit.
+    scratch_limit_mib: NotRequired[int]
     #: The task runs on no more CPUs than these; left out = on all.
     cpu_limit_millis: NotRequired[int]
     #: The CPUs of its NUMA domain, the domain where memory can be bound to it, and the memory that the task needs.

@@ -47,6 +47,8 @@ class ShimLink:
         #: The shims that we started and that have not been seen to end.
         self.started: list[subprocess.Popen[bytes]] = []
         self._closed = False
+        #: Why the shim can start no task now, as it says; empty where it can.
+        self.fault = ""
         self._thread = threading.Thread(target=self._read_records, name="shim", daemon=True)
 
     def start(self) -> None:
@@ -131,6 +133,7 @@ class ShimLink:
                         event = json.loads(line)
                         if event["event"] == "all":
                             self.shim_pid = event["pid"]
+                        self.fault = event.get("fault", self.fault)
                         self.on_records(event["tasks"], event["event"] == "all")
                 except OSError:
                     pass

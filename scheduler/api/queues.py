@@ -20,6 +20,7 @@ from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState, PublicState
 from scheduler.job_lists import Count, queue_totals, state_counts
 from scheduler.models import Queue
+from scheduler.models.queue import ISOLATION_CHOICES
 from scheduler.selectors import (
     QueueLoad,
     listed_jobs,
@@ -58,6 +59,17 @@ class QueueSerializer(serializers.Serializer[Any]):
     )
     results_job_mib = serializers.IntegerField(allow_null=True)
     results_until_fetched = serializers.BooleanField(allow_null=True)
+    scratch_mib = serializers.IntegerField(
+        allow_null=True,
+        help_text="Disk for a task whose job asks for no storage; null: as the site says; 0: unlimited.",
+    )
+    isolation = serializers.ChoiceField(
+        choices=ISOLATION_CHOICES,
+        help_text='Jobs run only on nodes that isolate at least this much; "": any node.',
+    )
+    required_isolation = serializers.ChoiceField(
+        choices=ISOLATION_CHOICES, help_text="The same, with what the profile of the queue asks for."
+    )
     running_jobs = serializers.IntegerField()
     pending_jobs = serializers.IntegerField()
     total_jobs = serializers.IntegerField()
@@ -89,6 +101,9 @@ class QueueSerializer(serializers.Serializer[Any]):
             "results_days": queue.results_days,
             "results_job_mib": queue.results_job_mib,
             "results_until_fetched": queue.results_until_fetched,
+            "scratch_mib": queue.scratch_mib,
+            "isolation": queue.isolation,
+            "required_isolation": queue.required_isolation.value,
             "running_jobs": load.running,
             "pending_jobs": load.pending,
             "total_jobs": total.jobs,
@@ -109,6 +124,8 @@ class QueueChangeSerializer(serializers.Serializer[Any]):
     results_days = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_job_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_until_fetched = serializers.BooleanField(required=False, allow_null=True)
+    scratch_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
+    isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES, required=False)
 
 
 def _counted(queues: Sequence[Queue]) -> dict[str, Any]:

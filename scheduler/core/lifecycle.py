@@ -178,6 +178,7 @@ class FailureClass(StrEnum):
 
     USER_ERROR = "user-error"  # its own processes failed
     OUT_OF_MEMORY = "out-of-memory"  # it held more memory than it may
+    OUT_OF_STORAGE = "out-of-storage"  # it filled more of its node's disk than it may
     TIME_LIMIT = "time-limit"
     NODE_LOST = "node-lost"  # its node stopped answering, or was restarted
     PREEMPTED = "preempted"  # it made way: preempted, evicted or drained

@@ -41,11 +41,13 @@ BACKFILL_ORDERS: Final = ("queue", "shortest")
 #: Every built-in filter, cheapest first: a node is charged to the first that turns it away.
 FILTERS: Final = (
     "state",
+    "fault",
     "cordoned",
     "draining",
     "partition",
     "wall",
     "labels",
+    "isolation",
     "taints",
     "affinity",
     "reserved",
@@ -193,6 +195,11 @@ def without_plugins(policy: Policy, names: Collection[str]) -> Policy:
 BACKFILL_MAX_CLASS: Final = "backfill_max_class"
 
 
+#: The least isolation of nodes for the jobs of every queue with this profile: read with the queue, not with the policy.
+ISOLATION: Final = "isolation"
+ISOLATIONS: Final = ("", "partial", "strict")
+
+
 def class_tops(classes: Mapping[str, int]) -> dict[str, int]:
     """By name, the highest priority that is in a class, from where each begins."""
     begins = sorted(set(classes.values()))
@@ -202,13 +209,21 @@ def class_tops(classes: Mapping[str, int]) -> dict[str, int]:
     }
 
 
+def _without_isolation(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are the policy's own; raises ValueError for an isolation that is no level."""
+    own = dict(written)
+    if (level := own.pop(ISOLATION, "")) not in ISOLATIONS:
+        raise ValueError(f'"isolation" is "partial", "strict" or "" (any node), not {level!r}')
+    return own
+
+
 def options_of(written: Mapping[str, Any], classes: Mapping[str, int] | None = None) -> dict[str, Any]:
     """The further knobs of a policy from what a profile says; raises ValueError for what is none.
 
     `classes` are where the priority classes begin, by name.
     """
     words: dict[str, Any] = {}
-    for name, value in written.items():
+    for name, value in _without_isolation(written).items():
         if name == BACKFILL_MAX_CLASS:
             tops = class_tops(classes or {})
             if "backfill_max_priority" in written:
@@ -218,7 +233,7 @@ def options_of(written: Mapping[str, Any], classes: Mapping[str, int] | None = N
             words["backfill_max_priority"] = tops[value.upper()]
             continue
         if name not in OPTIONS:
-            known = ", ".join((*OPTIONS, BACKFILL_MAX_CLASS))
+            known = ", ".join((*OPTIONS, BACKFILL_MAX_CLASS, ISOLATION))
             raise ValueError(f"{name!r} is not an option; there are {known}")
         if name == "factors":
             if not isinstance(value, Mapping) or not all(type(weight) is int for weight in value.values()):

@@ -7,6 +7,16 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from scheduler.core.policy import ISOLATION
+from scheduler.core.snapshot.node_isolation import NEEDED, IsolationLevel
+
+#: What a person chooses from for a queue.
+ISOLATION_CHOICES = [
+    (IsolationLevel.ANY.value, "any node"),
+    (IsolationLevel.PARTIAL.value, "partial or strict: people's files and processes are apart"),
+    (IsolationLevel.STRICT.value, "strict: as partial, and the kernel bounds what a job uses and starts"),
+]
+
 
 @pghistory.track()
 class PriorityClass(models.Model):
@@ -122,6 +132,12 @@ class Queue(models.Model):
     results_days = models.PositiveIntegerField(null=True, blank=True)
     results_job_mib = models.PositiveIntegerField(null=True, blank=True)
     results_until_fetched = models.BooleanField(null=True, blank=True)
+    #: How much of a node's disk a task may fill whose job asks for no storage; null takes the site's, 0 is unlimited.
+    scratch_mib = models.PositiveIntegerField(null=True, blank=True)
+    #: The least isolation of the nodes that its jobs run on; its profile may ask for more.
+    isolation = models.CharField(
+        max_length=8, choices=ISOLATION_CHOICES, default="", db_default="", blank=True
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     generation = models.PositiveIntegerField(default=1)
 
@@ -132,6 +148,10 @@ class Queue(models.Model):
                 name="queue_one_default", fields=["cluster"], condition=Q(is_default=True)
             ),
             models.CheckConstraint(name="queue_priority_range", condition=Q(priority__lte=100)),
+            models.CheckConstraint(
+                name="queue_isolation_known",
+                condition=Q(isolation__in=[level.value for level in IsolationLevel]),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -142,6 +162,13 @@ class Queue(models.Model):
         """By what the jobs of this queue take turns."""
         rules = self.profile or self.cluster.profile
         return SchedulingPolicy(rules.policy if rules else settings.SCHEDULING_POLICY)
+
+    @property
+    def required_isolation(self) -> IsolationLevel:
+        """The least isolation of a node for its jobs: its own, or that of its profile where this is more."""
+        rules = self.profile or self.cluster.profile
+        own, of_profile = self.isolation, (rules.options.get(ISOLATION, "") if rules else "")
+        return max(IsolationLevel(own), IsolationLevel(of_profile), key=lambda level: NEEDED[level])
 
     @property
     def counts_priority(self) -> bool:

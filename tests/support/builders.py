@@ -13,6 +13,7 @@ from scheduler.core.columns import Columns
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.constraints import JobTerm, Preference, Requirement, Taint, TaskTerm, Toleration
+from scheduler.core.snapshot.node_isolation import BITS, NEEDED, IsolationLevel
 from scheduler.core.snapshot.request_classes import ClassTable, RequestClass, request_class
 from scheduler.core.snapshot.snapshot import (
     MUST,
@@ -56,11 +57,13 @@ class NodeSpec:
     region: str = ""
     overcommit: float = 1  # so many times its cores and memory may be given away
     max_minutes: int = 0  # its partitions allow no more
+    faulty: bool = False
     cordoned: bool = False
     draining: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     partitions: tuple[int, ...] = ()
+    isolation: tuple[str, ...] = ()  # what holds there, of `node_isolation.BITS`
     id: int | None = None
     first_device_id: int | None = None
 
@@ -127,6 +130,7 @@ class QueueSpec:
     running: int | None = None  # default: as many as run in the world
     partitions: tuple[int, ...] = ()
     max_minutes: int = 0
+    isolation: str = ""
 
 
 @dataclass(frozen=True)
@@ -372,6 +376,7 @@ def a_world(
             id=[node_ids[spec.name] for spec in nodes],
             name=[spec.name for spec in nodes],
             state=[spec.state for spec in nodes],
+            faulty=[spec.faulty for spec in nodes],
             cordoned=[spec.cordoned for spec in nodes],
             draining=[spec.draining for spec in nodes],
             cpu_millis=[round(spec.cpus * 1000 * spec.overcommit) for spec in nodes],
@@ -391,6 +396,7 @@ def a_world(
             size_memory_mib=[round(spec.memory_gib * GIB) for spec in nodes],
             domains=[_domains_of(spec) for spec in nodes],
             bound=bound_column(bound, len(nodes)),
+            isolation=[sum(BITS[name] for name in spec.isolation) for spec in nodes],
         ),
         devices=DeviceColumns(
             id=[number for _, _, number in devices],
@@ -518,6 +524,7 @@ def a_world(
             ],
             partition_ids=[spec.partitions for spec in queue_specs.values()],
             max_wall_seconds=[spec.max_minutes * 60 for spec in queue_specs.values()],
+            isolation=[NEEDED[IsolationLevel(spec.isolation)] for spec in queue_specs.values()],
         ),
         projects=ProjectColumns(
             id=list(project_ids.values()),

@@ -260,6 +260,7 @@ class State:
             return False
         return (
             node["state"] == "up"
+            and not node["faulty"]
             and not node["cordoned"]
             and not node["draining"]
             and not (node["max_wall_seconds"] and (not limit or limit > node["max_wall_seconds"]))
@@ -267,6 +268,7 @@ class State:
                 not wanted or set(wanted) & set(node["partition_ids"])
                 for wanted in (request.partition_ids, queue["partition_ids"])
             )
+            and node["isolation"] & queue["isolation"] == queue["isolation"]
             and all(labels.get(key) == value for key, value in request.node_selector)
             and all(
                 taint.effect not in HARD_EFFECTS or any(t.tolerates(taint) for t in request.tolerations)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ from scheduler.agent.isolation.namespaces import TEMPORARY, remember_account
 
 #: In the state folder: the private temporary folders of guards.
 _PRIVATE: Final = "private"
+#: From one attempt to the next, where the means cannot be used.
+RETRY_SECONDS: Final = 5.0
+_MOST_CHARACTERS: Final = 190
 #: What a task's environment says of its account, unless its job sets it itself.
 _OF_ACCOUNT: Final = ("HOME", "USER", "LOGNAME", "TMPDIR")
 
@@ -27,16 +31,42 @@ class Cells:
     def __init__(self, state: Path, remove: Callable[[str], None], means: Means | None = None) -> None:
         self._state, self._remove = state, remove
         self._number = 0
-        self.use(means or Means())
+        self._wanted = means or Means()
+        #: Why the means that were asked for last cannot be used; empty where they are in use.
+        self.fault = ""
+        self._retry_at = 0.0
+        self._use(self._wanted)
 
     def use(self, means: Means) -> None:
-        """From now on, isolate by these means; what runs keeps its own. Raises OSError."""
-        self.means = means
-        self._accounts = Accounts(self._state, means.people) if means.people.accounts else None
-        self._groups = GroupTree(means.groups)
-        self._folder = self._state / _PRIVATE
+        """From now on, isolate by these means; what runs keeps its own.
+
+        Where that fails, `fault` says why, nothing changes, and no task may start until `retry` has succeeded.
+        """
+        self._wanted = means
+        try:
+            self._use(means)
+            self.fault = ""
+        except (OSError, ValueError) as error:
+            self.fault = f"jobs cannot be isolated: {error}"[:_MOST_CHARACTERS]
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+
+    def retry(self, now: float) -> None:
+        """While there is a fault, try again when that is due; `now` is on the monotonic clock."""
+        if self.fault and now >= self._retry_at:
+            self.use(self._wanted)
+
+    def due_at(self) -> Iterator[float]:
+        """When `retry` has something to do next (monotonic)."""
+        if self.fault:
+            yield self._retry_at
+
+    def _use(self, means: Means) -> None:
+        accounts = Accounts(self._state, means.people) if means.people.accounts else None
+        groups = GroupTree(means.groups)
+        folder = self._state / _PRIVATE
         if means.confines or means.namespaces:
-            self._folder.mkdir(mode=0o711, exist_ok=True)
+            folder.mkdir(mode=0o711, exist_ok=True)
+        self.means, self._accounts, self._groups, self._folder = means, accounts, groups, folder
         self.remove_unused()
 
     def owner_of(self, order: Mapping[str, Any]) -> Account | None:

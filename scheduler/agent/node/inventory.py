@@ -51,11 +51,12 @@ class MeasuredInventory:
         gpus: Gpus | None,
         *,
         isolation: dict[str, Any] | None = None,
+        fault: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._overrides, self._state, self._gpus, self._clock = overrides, state, gpus, clock
-        #: What keeps jobs apart here; it does not change while the agent runs.
-        self._isolation = isolation or {}
+        #: What keeps jobs apart here, and why no task can start now; only the fault changes while the agent runs.
+        self._isolation, self._fault = isolation or {}, fault
         self._measured: Inventory = {}
         self._measured_at = 0.0
         self._gpus_version = 0
@@ -68,9 +69,13 @@ class MeasuredInventory:
         is_old = now - self._measured_at > MEASURE_SECONDS
         if not self._measured or is_old or version != self._gpus_version:
             self._measured = take_inventory(self._overrides, self._state, self._gpus)
-            self._measured["isolation"] = self._isolation
             self._measured_at, self._gpus_version = now, version
+        if self._measured.get("isolation") != (isolation := {**self._isolation, **self._fault_said()}):
+            self._measured = {**self._measured, "isolation": isolation}
         return self._measured
+
+    def _fault_said(self) -> dict[str, str]:
+        return {"fault": fault} if (fault := self._fault()) else {}
 
     def to_send(self) -> Inventory | None:
         """The inventory, where the server has another one or older samples; None where it need not be sent."""

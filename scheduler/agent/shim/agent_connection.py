@@ -23,15 +23,21 @@ MOST_UNPROVEN: Final = 8
 class AgentConnection:
     """Listens in the state folder; a new agent takes the place of the one before it.
 
-    `records` returns what an agent gets when it connects. Where the folder has a key (`connection_key`), only who
+    `records` returns what an agent gets when it connects, `fault` why no task can start
+    now ("" = none). Where the folder has a key (`connection_key`), only who
     says it first is an agent.
     """
 
     def __init__(
-        self, state: Path, selector: selectors.BaseSelector, records: Callable[[], list[TaskRecord]]
+        self,
+        state: Path,
+        selector: selectors.BaseSelector,
+        records: Callable[[], list[TaskRecord]],
+        fault: Callable[[], str] = str,
     ) -> None:
         self._selector = selector
-        self._records = records
+        self._records, self._fault = records, fault
+        self._fault_said = ""
         self._wire: Wire | None = None
         #: Connections that have not said the key yet, the oldest first.
         self._unproven: dict[int, Wire] = {}
@@ -80,7 +86,9 @@ class AgentConnection:
         """This one is the agent now."""
         self.disconnect()
         self._wire = wire
-        self._send({"event": "all", "pid": os.getpid(), "tasks": self._records()})
+        self._fault_said = self._fault()
+        tasks = self._records()
+        self._send({"event": "all", "pid": os.getpid(), "tasks": tasks, "fault": self._fault_said})
 
     def disconnect(self) -> None:
         if self._wire is not None:
@@ -119,8 +127,12 @@ class AgentConnection:
         wire.close()
 
     def publish(self, changed: list[TaskRecord]) -> None:
-        """Send the records that have changed."""
-        if changed:
+        """Send the records that have changed, and the fault where that has."""
+        fault = self._fault()
+        if fault != self._fault_said:
+            self._fault_said = fault
+            self._send({"event": "changed", "tasks": changed, "fault": fault})
+        elif changed:
             self._send({"event": "changed", "tasks": changed})
 
     def _read(self, wire: Wire) -> list[dict[str, Any]]:

@@ -80,6 +80,7 @@ class GuardProcesses:
                 process.orders.close()
                 continue
             process.task, task.guard_pid = task, process.pid
+            task.private_tmp = process.cell.private_tmp
             return
         self._fork(task, guard.Assigned(status_file, status_path, order, task.cpus), person, account)
 
@@ -115,7 +116,7 @@ class GuardProcesses:
             finally:
                 os._exit(70)
         theirs.close()
-        task.guard_pid = pid
+        task.guard_pid, task.private_tmp = pid, cell.private_tmp
         self._by_pid[pid] = GuardProcess(pid, ours, task, person, account, cell, group)
 
     def release(self, task: ShimTask, *, reusable: bool) -> None:

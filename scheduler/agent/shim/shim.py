@@ -13,16 +13,19 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent.isolation.cells import Cells
 from scheduler.agent.isolation.means import Means
-from scheduler.agent.protocol import TaskOrder
+from scheduler.agent.protocol import NOT_ISOLATED, TaskOrder
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.agent_connection import AgentConnection
 from scheduler.agent.shim.deadlines import Deadlines, Owner
+from scheduler.agent.shim.folders.scratch_watch import ScratchWatch
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
 from scheduler.agent.shim.guards import Guards
@@ -36,6 +39,9 @@ ORPHAN_SECONDS: Final = 15.0
 #: The longest sleep of the loop, and the longest without an agent.
 _MOST_SLEEP_SECONDS: Final = 60.0
 _SLEEP_ALONE_SECONDS: Final = 1.0
+#: From an error of a step of the loop to the next attempt, and the shortest sleep until then.
+TRY_AGAIN_SECONDS: Final = 1.0
+_LEAST_SLEEP_SECONDS: Final = 0.05
 
 
 class Shim:
@@ -49,10 +55,17 @@ class Shim:
         self.guards = Guards(state, self.store, self.folders, self.trash, self.cells)
         self.deadlines = Deadlines(self.store)
         self.usage = UsageWatch(self.store)
+        self.scratch = ScratchWatch(self.store)
         self.owner = owner or Owner(0, 0)
         self.ending = False
         self._selector = selectors.DefaultSelector()
-        self.agent = AgentConnection(state, self._selector, self.store.records)
+        self.agent = AgentConnection(
+            state, self._selector, self.store.records, lambda: self.cells.fault or self._unexpected
+        )
+        #: The last error of a step that nothing there expects; empty where every step has worked since.
+        self._unexpected = ""
+        self._failed_steps: dict[str, str] = {}
+        self._try_again_at = 0.0
 
     # ------------------------------------------------------------ the loop
 
@@ -65,26 +78,49 @@ class Shim:
         while not self.may_exit():
             for key, events in self._selector.select(self._seconds_to_next_deadline()):
                 if key.data == "listener":
-                    self.agent.accept(listener)
+                    _survive("a connection", lambda: self.agent.accept(listener))
                 elif key.data == "children":
                     os.read(key.fd, 4096)
                 elif key.data == "guards":
-                    self.guards.read_announced()
+                    _survive("what guards say", self.guards.read_announced)
                 elif key.data == "agent":
                     for command in self.agent.handle(key.fd, events):
-                        self.handle_command(command)
-            self.guards.reap()
-            self.guards.poll()
-            self._keep_deadlines()
+                        self.do_command(command)
+            self._try("ends of guards", self.guards.reap)
+            self._try("looking after guards", self.guards.poll)
+            self._try("deadlines", self._keep_deadlines)
             self.agent.publish(self.store.take_changes())
-            self.store.compact()
-            self.trash.empty_beside()
+            self._try("the journal", self.store.compact)
+            self._try("the trash", self.trash.empty_beside)
         self.cells.close()
+
+    def do_command(self, command: dict[str, Any]) -> None:
+        """Do what the agent says, as far as that can be done: the server repeats what is not."""
+        _survive(f"command {command.get('op')}", lambda: self.handle_command(command))
+
+    def _try(self, step: str, work: Callable[[], object]) -> None:
+        """Do a step of every turn: an error there must not take their supervisor from all tasks of the node.
+
+        Each error is written to the log once, and reported as a fault of the node until the step has worked again.
+        """
+        try:
+            work()
+        except OSError as error:
+            text = f"{step}: {error}"[:190]
+            if self._failed_steps.get(step) != text:
+                print(text, file=sys.stderr, flush=True)
+            self._failed_steps[step] = self._unexpected = text
+            self._try_again_at = time.monotonic() + TRY_AGAIN_SECONDS
+        else:
+            if self._failed_steps.pop(step, ""):
+                self._unexpected = next(iter(self._failed_steps.values()), "")
 
     def recover(self) -> None:
         """Take over from the shims before this one: their tasks, their folders, their status files."""
         recover(self.store, self.guards)
         self.usage.schedule()
+        for task in self.store.live.values():
+            self.scratch.task_started(task)
         self.folders.take_unknown({Path(task.record["folder"]).name for task in self.store.tasks.values()})
         self.guards.drop_unknown_statuses()
 
@@ -109,6 +145,8 @@ class Shim:
         self.deadlines.enforce(now)
         self.guards.keep_deadlines(now)
         self.usage.check_when_due(now)
+        self.scratch.check_when_due(now)
+        self.cells.retry(now)
         if self._is_alone(now) and self.owner.has_ended():
             self._shut_down()
 
@@ -117,8 +155,14 @@ class Shim:
         due = [now + (_MOST_SLEEP_SECONDS if self.agent.is_open else _SLEEP_ALONE_SECONDS)]
         due += self.deadlines.due_at(now)
         due += self.guards.due_at()
+        due += self.cells.due_at()
+        if self._failed_steps:
+            # What failed is due still: not at once, which would keep a processor busy.
+            return max(_LEAST_SLEEP_SECONDS, min(self._try_again_at, *due) - now)
         if self.usage.due_at is not None:
             due.append(self.usage.due_at)
+        if self.scratch.due_at is not None:
+            due.append(self.scratch.due_at)
         return max(0.0, min(due) - now)
 
     # ------------------------------------------------------------ commands of the agent
@@ -167,7 +211,12 @@ class Shim:
                 self.store.end_unstarted(task, guard.why_not_started(order, error))
             return
         for task, order in fresh:
-            self.guards.start(task, order)
+            if self.cells.fault:
+                task.record |= {"lost": True, "text": NOT_ISOLATED}
+                self.store.end(task)
+            else:
+                self.guards.start(task, order)
+                self.scratch.task_started(task)
         self.usage.task_started()
 
     def forget(self, keys: list[str]) -> None:
@@ -179,3 +228,11 @@ class Shim:
     def _shut_down(self) -> None:
         self.ending = True
         control.stop_all(self.store, "shutdown")
+
+
+def _survive(step: str, work: Callable[[], object]) -> None:
+    """Do what is done once: the agent or a later turn of the loop repeats what an error has kept from being done."""
+    try:
+        work()
+    except OSError as error:
+        print(f"{step}: {error}", file=sys.stderr, flush=True)

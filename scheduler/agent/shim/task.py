@@ -21,12 +21,17 @@ class ShimTask:
         grace_seconds: int,
         memory_limit_mib: int | None = None,
         process_limit: int | None = None,
+        scratch_limit_mib: int | None = None,
+        private_tmp: str = "",
     ) -> None:
         self.record = record
         self.limit_seconds = limit_seconds
         self.grace_seconds = grace_seconds
         self.memory_limit_mib = memory_limit_mib
         self.process_limit = process_limit
+        self.scratch_limit_mib = scratch_limit_mib
+        #: The folder of its private /tmp; empty where it has none.
+        self.private_tmp = private_tmp
         self.guard_pid = 0
         #: The CPUs that the task is bound to; () = to none.
         self.cpus: tuple[int, ...] = ()
@@ -51,12 +56,15 @@ class ShimTask:
             grace_seconds=order["grace_seconds"],
             memory_limit_mib=order.get("memory_limit_mib"),
             process_limit=order.get("process_limit"),
+            scratch_limit_mib=order.get("scratch_limit_mib"),
         )
 
     @classmethod
     def of_entry(cls, entry: Mapping[str, Any]) -> ShimTask:
         """A task as `journal_entry` wrote it, perhaps in an earlier version."""
-        limits = ("limit_seconds", "grace_seconds", "memory_limit_mib", "process_limit")
+        limits = (
+            "limit_seconds", "grace_seconds", "memory_limit_mib", "process_limit", "scratch_limit_mib", "private_tmp",
+        )  # fmt: skip
         record: Any = {name: value for name, value in entry.items() if name not in limits}
         return cls(
             record,
@@ -64,14 +72,18 @@ class ShimTask:
             grace_seconds=entry["grace_seconds"],
             memory_limit_mib=entry.get("memory_limit_mib"),
             process_limit=entry.get("process_limit"),
+            scratch_limit_mib=entry.get("scratch_limit_mib"),
+            private_tmp=entry.get("private_tmp", ""),
         )
 
     def journal_entry(self) -> dict[str, Any]:
-        own = {"limit_seconds": self.limit_seconds, "grace_seconds": self.grace_seconds}
+        own: dict[str, Any] = {"limit_seconds": self.limit_seconds, "grace_seconds": self.grace_seconds}
         if self.memory_limit_mib is not None:
             own["memory_limit_mib"] = self.memory_limit_mib
         if self.process_limit is not None:
             own["process_limit"] = self.process_limit
+        if self.scratch_limit_mib is not None:
+            own |= {"scratch_limit_mib": self.scratch_limit_mib, "private_tmp": self.private_tmp}
         return {**self.record, **own}
 
     @property

@@ -60,23 +60,37 @@ def _excess_of(task: ShimTask) -> str:
         return f"It had {len(members):,} processes; a task may have {task.process_limit:,} on this node."
     if task.memory_limit_mib is None:
         return ""
-    held = held_mib(members, task.memory_limit_mib)
+    held = held_mib(members, task.memory_limit_mib, shared_bytes=_private_shared_memory(task.guard_pid))
     if held <= task.memory_limit_mib:
         return ""
     return f"It held {held} MiB of memory; its limit is {task.memory_limit_mib} MiB."
 
 
-def held_mib(pids: Iterable[int], over_mib: int) -> int:
-    """MiB that these processes hold together.
+def held_mib(pids: Iterable[int], over_mib: int, *, shared_bytes: int = 0) -> int:
+    """MiB that these processes hold together, with what is in their private /dev/shm (`shared_bytes`).
 
     The kernel is slow to say how processes share their pages. So every page is first counted once for each
     process that has it, and shared pages are divided only where that sum exceeds `over_mib`.
     """
     pids = list(pids)
-    held = sum(map(_resident_bytes, pids))
+    held = sum(map(_resident_bytes, pids)) + shared_bytes
     if held > over_mib * _MIB:
-        held = sum(map(_proportional_bytes, pids))
+        parts = [_proportional_bytes(pid) for pid in pids]
+        # What a process has mapped of /dev/shm is among its shared memory already.
+        held = sum(own for own, _ in parts) + max(shared_bytes, sum(shared for _, shared in parts))
     return held // _MIB
+
+
+def _private_shared_memory(guard: int) -> int:
+    """Bytes of the files in the /dev/shm of this guard's tasks; 0 where it is not their own."""
+    path = f"/proc/{guard}/root/dev/shm"
+    try:
+        if os.stat(path).st_dev == os.stat("/dev/shm").st_dev:  # noqa: S108  the machine's
+            return 0
+        found = os.statvfs(path)
+    except OSError:
+        return 0
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
 def _resident_bytes(pid: int) -> int:
@@ -87,13 +101,21 @@ def _resident_bytes(pid: int) -> int:
         return 0
 
 
-def _proportional_bytes(pid: int) -> int:
-    """The process's share of every page that it has in memory (PSS); whole pages where the kernel has no PSS."""
+def _proportional_bytes(pid: int) -> tuple[int, int]:
+    """The process's share of every page that it has in memory (PSS): its own and files', and shared memory.
+
+    Whole pages where the kernel has no PSS.
+    """
+    found = {}
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
+                if line.startswith((b"Pss:", b"Pss_Shmem:")):
+                    name, amount = line.split()[:2]
+                    found[name] = int(amount) * 1024
     except (OSError, IndexError, ValueError):
         pass
-    return _resident_bytes(pid)
+    if b"Pss:" not in found:
+        return _resident_bytes(pid), 0
+    shared = found.get(b"Pss_Shmem:", 0)
+    return found[b"Pss:"] - shared, shared

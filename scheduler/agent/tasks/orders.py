@@ -74,6 +74,8 @@ def task_order(
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
     elif requests_are_limits and assignment["memory_mib"]:
         order["memory_limit_mib"] = assignment["memory_mib"]
+    if "scratch_limit_mib" in assignment:
+        order["scratch_limit_mib"] = assignment["scratch_limit_mib"]
     order["cpu_millis"] = assignment["cpu_millis"]
     if gpu_names is not None and (files := gpu_files(gpu_names[1])):
         order["device_files"] = files

@@ -53,7 +53,8 @@ class JobClasses:
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
         query = number_together(len(pending), pending.class_index, partition_number[cluster.pending.queue],
                                    *self._barred, cluster.affinity.pending,
-                                   self._rules_number[cluster.pending.queue], self._wall)  # fmt: skip
+                                   self._rules_number[cluster.pending.queue], self._wall,
+                                   queues.isolation[cluster.pending.queue])  # fmt: skip
         placement_class = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack, numbered=query)  # fmt: skip
         #: The class of each pending row.
@@ -126,6 +127,7 @@ class JobClasses:
                 reservation_rows=tuple([i for i, barred in enumerate(self._barred) if barred[row]]),
                 who=self._cluster.affinity.pending.item(row),
                 wall=self._wall.item(row),
+                isolation=self._cluster.snapshot.queues.isolation.item(queue_row),
                 rules=self._rules_number.item(queue_row),
             )
         columns = pending.tasks, pending.nodes, pending.tasks_per_node, pending.most_tasks, pending.pack

@@ -31,6 +31,7 @@ class FilterQuery:
     wall: int = (
         0  # the largest bound of a node's partitions, in seconds, that it asks for more than; 0 = none
     )
+    isolation: int = 0  # bits that a node needs, of `node_isolation.BITS`; 0 = any node
     rules: int = 0  # by whose rules nodes are chosen: 0 = the cluster's (`Answers.rules_of`)
 
 
@@ -113,6 +114,11 @@ def _state(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return None if cluster.nodes.all_up else cluster.nodes.is_up
 
 
+def _fault(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    faulty = cluster.snapshot.nodes.faulty
+    return ~faulty if faulty.any() else None
+
+
 def _cordoned(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return cluster.nodes.not_cordoned
 
@@ -145,6 +151,13 @@ def _labels(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
         return None
     masks = [cluster.nodes.labelled(key, value) for key, value in query.request.node_selector]
     return masks[0] if len(masks) == 1 else np.logical_and.reduce(masks)
+
+
+def _isolation(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    if not query.isolation:
+        return None
+    mask: Bools = (cluster.snapshot.nodes.isolation & query.isolation) == query.isolation
+    return mask
 
 
 def _taints(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
@@ -262,11 +275,13 @@ BUILT_IN: Final[Mapping[str, StaticFilter | ResourceFilter | AffinityFilter]] = 
     gate.name: gate
     for gate in (
         StaticFilter("state", _state),
+        StaticFilter("fault", _fault),
         StaticFilter("cordoned", _cordoned),
         StaticFilter("draining", _draining),
         StaticFilter("partition", _partition, permanent=True),
         StaticFilter("wall", _wall, permanent=True),
         StaticFilter("labels", _labels, permanent=True),
+        StaticFilter("isolation", _isolation, permanent=True),
         StaticFilter("taints", _taints, permanent=True),
         StaticFilter("affinity", _affinity, permanent=True),
         StaticFilter("reserved", _reserved),

@@ -15,11 +15,13 @@ Facts = Mapping[str, int | str]
 #: What each gate says about the nodes it turned away.
 GATE_WORDS: Final[Mapping[str, str]] = {
     "state": "are not responding",
+    "fault": "report a fault and take no tasks",
     "cordoned": "are cordoned",
     "draining": "are draining",
     "partition": "are outside the job's partitions",
     "wall": "are in partitions with a shorter time limit",
     "labels": "lack a required label",
+    "isolation": "isolate jobs too little for the queue",
     "taints": "have an untolerated taint",
     "affinity": "do not match the node affinity",
     "reserved": "are reserved for others",
@@ -177,6 +179,11 @@ def _no_matching_node(facts: Facts) -> str:
         return "The cluster has no nodes."
     if gate == "combination":
         return "No single node has all that one task requests. The job can never start as written."
+    if gate == "isolation":
+        return (
+            f"No node offers {wanted} isolation, which the queue requires: node {_text(facts, 'node')} "
+            f"{_text(facts, 'lacks')}. Choose another queue, or ask an operator for such a node."
+        )
     named = f" ({wanted})" if wanted else ""
     words = GATE_WORDS.get(gate, f"are excluded by {gate}")
     return f"No matching node: all {words}{named}. The job can never start as written."

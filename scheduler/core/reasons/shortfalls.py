@@ -22,6 +22,7 @@ from scheduler.core.plan import Decision, Facts, FilterCount, decide, sorted_fac
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.numa_fit import GATE as NUMA_GATE
 from scheduler.core.reasons.numa_fit import never_fits_one_domain, spans_domains_now
+from scheduler.core.snapshot.node_isolation import lacking, level_of_bits
 
 #: Allocations looked at before all of them, to say how much ends by when.
 _FIRST_ENDS: Final = 512
@@ -284,7 +285,20 @@ def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
             facts["gpu_memory_mib"] = request.gpu_memory_mib
     elif worst is not None and worst.gate == "labels":
         facts["wanted"] = ", ".join(f"{key}={value}" for key, value in request.node_selector)
+    elif worst is not None and worst.gate == "isolation":
+        facts |= _isolation_facts(query, cluster)
     return _with_gates(ReasonCode.NO_MATCHING_NODE, facts, cluster, counts)
+
+
+def _isolation_facts(query: FilterQuery, cluster: ClusterIndex) -> Facts:
+    """The level that was asked for, the node that comes nearest to it, the first among equals, and what it lacks."""
+    has = cluster.snapshot.nodes.isolation & query.isolation
+    row = max(range(len(has)), key=lambda row: (has.item(row).bit_count(), -row))
+    return {
+        "wanted": level_of_bits(query.isolation).value,
+        "node": cluster.snapshot.nodes.name[row],
+        "lacks": " and ".join(lacking(has.item(row), query.isolation)),
+    }
 
 
 def _reservation_facts(query: FilterQuery, cluster: ClusterIndex, held: Bools) -> Facts:

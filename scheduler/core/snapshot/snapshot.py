@@ -76,6 +76,8 @@ class NodeColumns(Columns):
     #: (number, CPU, memory) of each NUMA domain of the machine itself; () = it is one domain, or unknown.
     domains: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())
     bound: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())  # and what is bound in them
+    isolation: Ints = ints(default=0)  # what keeps its jobs apart: bits of `node_isolation.BITS`
+    faulty: Bools = bools(default=False)  # its agent says that no task can start there now
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +218,7 @@ class QueueColumns(Columns):
     max_wall_seconds: Ints = ints(default=0)  # 0 = no bound
     generation: Ints = ints(default=0)
     preempted_last_hour: Ints = ints(default=0)  # jobs of this queue that were stopped for others
+    isolation: Ints = ints(default=0)  # the bits that its jobs need of a node, of `node_isolation.BITS`
 
 
 @dataclass(frozen=True, eq=False)

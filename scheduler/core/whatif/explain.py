@@ -29,11 +29,13 @@ from scheduler.core.reasons.job_reasons import array_reasons, job_reasons
 from scheduler.core.reasons.messages import amount
 from scheduler.core.reasons.numa_fit import lacks_in_domains
 from scheduler.core.snapshot.constraints import Labels
+from scheduler.core.snapshot.node_isolation import lacking, level_of_bits
 from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import NodeColumns, PendingColumns, Snapshot
 
 #: What one node does by the filter that refuses it, where the sentence has no numbers.
 _REFUSALS: Final = {
+    "fault": "reports a fault and takes no tasks",
     "cordoned": "cordoned",
     "draining": "draining",
     "partition": "outside the job's partitions",
@@ -275,6 +277,12 @@ def _label_words(candidates: Candidates, node: int) -> str:
     return f"lacks {', '.join(f'{key}={value}' for key, value in wanted if have.get(key) != value)}"
 
 
+def _isolation_words(candidates: Candidates, node: int) -> str:
+    needed = candidates.query.isolation
+    lacks = lacking(_nodes(candidates).isolation.item(node), needed)
+    return f"{' and '.join(lacks)}; the queue requires {level_of_bits(needed)} isolation"
+
+
 def _taint_words(candidates: Candidates, node: int) -> str:
     tolerations = candidates.query.request.tolerations
     keys = [
@@ -340,6 +348,7 @@ def _shortfall(candidates: Candidates, gate: str, node: int) -> str | None:
 _SENTENCES: Final[dict[str, Callable[[Candidates, int], str]]] = {
     "state": _state_words,
     "labels": _label_words,
+    "isolation": _isolation_words,
     "taints": _taint_words,
     "size": _size_words,
     "jobs": _affinity_words,

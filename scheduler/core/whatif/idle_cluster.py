@@ -44,8 +44,8 @@ _RULES: Final = resolve(Policy())
 def idle(snapshot: Snapshot) -> Snapshot:
     """The cluster of a snapshot with nothing running or waiting, and every node of it idle and open.
 
-    Open: up, neither cordoned nor draining, and without labels, taints, partitions, time bounds, racks, zones
-    and regions. Operators change these while a job waits, so a job that asks for them could start one day: it
+    Open: up, neither cordoned nor draining, and without labels, taints, partitions, time bounds, racks, zones,
+    regions and isolation. Operators change these while a job waits, so a job that asks for them could start one day: it
     waits, as in Kubernetes. What the machines have stays.
     """
     nodes, devices, pools = snapshot.nodes, snapshot.devices, snapshot.pools

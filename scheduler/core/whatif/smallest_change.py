@@ -254,6 +254,7 @@ def _fits(context: CycleContext, row: int, variant: Variant) -> bool:
         barring,
         job_class.query.who,
         wall=int(wall_of(cluster, np.array([variant.time_limit_seconds or bound]))[0]),
+        isolation=snapshot.queues.isolation.item(variant.queue_row),
         rules=job_class.query.rules,
     )
     candidates = Candidates(query, workspace, context.rules_of(query))

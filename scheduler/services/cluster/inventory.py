@@ -205,6 +205,8 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
         "agent_version": machine.agent_version,
     }
     trouble = [f"less than is in use ({'; '.join(shortfalls)})"] if shortfalls else []
+    if fault := machine.isolation.get("fault"):
+        trouble.insert(0, f"takes no tasks: {fault}")
     trouble += _gpu_troubles(machine)
     fresh["trouble"] = "; ".join(trouble)[:200]
     changed = {name: value for name, value in fresh.items() if getattr(node, name) != value}

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from infra.plain_text import line_problem
+from scheduler.core.snapshot.node_isolation import BITS, NEEDED, IsolationLevel
 
 #: The label that each node gets by what its agent reports, so that jobs can ask for it.
 LABEL: Final = "isolation"
-STRICT, PARTIAL, NONE = "strict", "partial", "none"
+STRICT, PARTIAL, NONE = IsolationLevel.STRICT.value, IsolationLevel.PARTIAL.value, "none"
 
 #: What an agent says holds on its node, and how that is said to people.
 HOLDS: Final = {
@@ -29,10 +30,12 @@ def read_isolation(data: Any) -> dict[str, Any]:
     """
     if not isinstance(data, Mapping):
         return {}
+    fault = _texts([data.get("fault")])[:1]
     return {
         **{name: data.get(name) is True for name in HOLDS},
         "means": _texts(data.get("means")),
         "missing": _texts(data.get("missing")),
+        **({"fault": fault[0]} if fault and fault[0] else {}),
     }
 
 
@@ -45,9 +48,13 @@ def _texts(data: Any) -> list[str]:
 
 def level_of(isolation: Mapping[str, Any]) -> str:
     """`strict` where all holds, `partial` where people's files and processes are apart, else `none`."""
-    if all(isolation.get(name) for name in HOLDS):
-        return STRICT
-    return PARTIAL if isolation.get("files") and isolation.get("people") else NONE
+    if isolation.get("fault"):
+        return NONE
+    bits = sum(bit for name, bit in BITS.items() if isolation.get(name))
+    for level in (IsolationLevel.STRICT, IsolationLevel.PARTIAL):
+        if bits & NEEDED[level] == NEEDED[level]:
+            return level.value
+    return NONE
 
 
 def isolation_shown(isolation: Mapping[str, Any]) -> dict[str, Any]:

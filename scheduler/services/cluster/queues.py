@@ -13,6 +13,7 @@ from accounts.models import User
 from accounts.services import audit
 from infra.errors import Conflict
 from scheduler import outbox
+from scheduler.core.snapshot.node_isolation import IsolationLevel
 from scheduler.models import Queue
 from scheduler.services.submission.fields import MAX_SECONDS, Inputs
 
@@ -24,6 +25,7 @@ LIMITS: Final[dict[str, tuple[int, int]]] = {
     "max_wall_seconds": (1, MAX_SECONDS),
     "results_days": (0, 36_500),
     "results_job_mib": (0, 2**31 - 1),
+    "scratch_mib": (0, 2**31 - 1),
 }
 PRIORITY: Final = (0, 100)
 
@@ -86,7 +88,7 @@ def edit_queue(
 
 def _read(changes: Mapping[str, Any], queue: Queue) -> dict[str, Any]:
     inputs = Inputs(changes)
-    inputs.refuse_unknown([*LIMITS, "priority", "results_until_fetched"])
+    inputs.refuse_unknown([*LIMITS, "priority", "results_until_fetched", "isolation"])
     wanted: dict[str, Any] = {}
     for name, (least, most) in {**LIMITS, "priority": PRIORITY}.items():
         if name not in changes:
@@ -99,6 +101,10 @@ def _read(changes: Mapping[str, Any], queue: Queue) -> dict[str, Any]:
         if value is not None and not isinstance(value, bool):
             inputs.wrong("results_until_fetched", "Must be true, false or null.", code="not-a-flag")
         wanted["results_until_fetched"] = value
+    if "isolation" in changes:
+        if changes["isolation"] not in list(IsolationLevel):
+            inputs.wrong("isolation", 'Must be "" (any node), "partial" or "strict".', code="unknown-choice")
+        wanted["isolation"] = changes["isolation"]
     whole = {name: getattr(queue, name) for name in LIMITS} | wanted
     default, longest = whole["default_wall_seconds"], whole["max_wall_seconds"]
     if default is not None and longest is not None and default > longest:

@@ -117,7 +117,8 @@ SELECT number, epoch, 'job.starting', because, '{}', %s::timestamptz FROM moved
 _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
-    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint
+    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint, r.storage_mib,
+    queue.scratch_mib
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
@@ -157,6 +158,16 @@ class _AttemptRow(NamedTuple):
     array_id: UUID | None
     array_index: int | None
     checkpoint: str  # JSON
+    storage_mib: int
+    scratch_mib: int | None
+
+    @property
+    def scratch_limit_mib(self) -> int:
+        """What a task may fill of the disk: as its job asked, else its queue's limit, else the site's; 0 = all."""
+        if self.storage_mib:
+            return self.storage_mib
+        site: int = settings.MUSTER_SCRATCH_MIB
+        return site if self.scratch_mib is None else self.scratch_mib
 
 
 # ---------------------------------------------------------------- describe
@@ -259,6 +270,8 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["cpu_limit_millis"] = job.cpu_limit_millis
     if job.memory_limit_mib is not None:
         assignment["memory_limit_mib"] = job.memory_limit_mib
+    if limit := job.scratch_limit_mib:
+        assignment["scratch_limit_mib"] = limit
     if job.numa == "one" and (domain := on_node.domains.get(key)) is not None:
         assignment["numa_domain"] = domain
     if job.min_tasks is not None:

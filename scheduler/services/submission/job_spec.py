@@ -299,7 +299,8 @@ class JobSpec:
         form=Form(label="GPU model", group="amounts", widget=Widget.OWN),
     )  # fmt: skip
     storage_mib: int = amount(
-        "storage_bytes", parse_mib, unit="storage_mib", unreadable=0, default=0, help="Local storage, as memory.",
+        "storage_bytes", parse_mib, unit="storage_mib", unreadable=0, default=0,
+        help="Local storage of each task, as memory. A task that fills more of its node's disk is ended.",
         example="2Gi", elsewhere=("disk",), columns={"storage_mib": ""}, form=_RARE,
     )  # fmt: skip
     extras: dict[str, int] = declared(

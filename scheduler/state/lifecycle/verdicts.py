@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, NOT_RESTORED, SHUT_DOWN
+from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, NOT_ISOLATED, NOT_RESTORED, SHUT_DOWN
 from scheduler.core.lifecycle import (
     AttemptState,
     FailureClass,
@@ -22,7 +22,7 @@ from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, Resta
 #: What is written of tasks that no agent was given.
 NEVER_GIVEN: Final = "The job was never sent to its node."
 NEVER_STARTED: Final = "Never started."
-_CERTAINLY_NOT_BEGUN: Final = frozenset({NEVER_BEGAN, NEVER_GIVEN, NEVER_STARTED})
+_CERTAINLY_NOT_BEGUN: Final = frozenset({NEVER_BEGAN, NOT_ISOLATED, NEVER_GIVEN, NEVER_STARTED})
 #: Ends that are neither the job's fault nor its node's.
 _OF_MUSTER: Final = _CERTAINLY_NOT_BEGUN | {SHUT_DOWN, GUARD_KILLED}
 AT_MOST_ONCE: Final = "The job runs at most once, so it is not restarted."

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from scheduler.core.cluster.numa import UNKNOWN, Amounts, Bound, bind, bound_column
 from scheduler.core.snapshot.constraints import NO_EXECUTE, Labels, Taint
+from scheduler.core.snapshot.node_isolation import BITS
 from scheduler.core.snapshot.snapshot import (
     AllocationColumns,
     DeviceColumns,
@@ -42,6 +43,10 @@ _NODES_AS_STORED: Final = {
         SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
         FROM scheduler_node_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
         WHERE part.node_id = node.id), 0)""",
+    "faulty": "coalesce(node.isolation->>'fault', '') <> ''",
+    "isolation": " + ".join(
+        f"CASE WHEN node.isolation->'{name}' = 'true' THEN {bit} ELSE 0 END" for name, bit in BITS.items()
+    ),
 }
 NODES: Final = ColumnQuery(
     {

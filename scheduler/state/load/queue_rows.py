@@ -6,10 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from scheduler.core.snapshot.node_isolation import NEEDED
 from scheduler.core.snapshot.snapshot import QueueColumns
 from scheduler.state.db.fragments import ANY_OF, IS_ACTIVE
 from scheduler.state.db.query import ColumnQuery, Table
 
+#: The number of the bits that a level needs.
+_BITS_OF: Final = (
+    "CASE {level} "
+    + " ".join(f"WHEN '{level}' THEN {bits}" for level, bits in NEEDED.items())
+    + " ELSE 0 END"
+)
+_OF_PROFILE: Final = """(SELECT profile.options->>'isolation' FROM scheduler_schedulerprofile profile
+        WHERE profile.id = coalesce(queue.profile_id,
+            (SELECT cluster.profile_id FROM scheduler_cluster cluster WHERE cluster.id = queue.cluster_id)))"""
 # What was preempted is looked for first, and its queue then, by keys and whatever the database expects (`OFFSET 0`): a
 # young database would go through all jobs that the queue ever had, in each cycle and each apply.
 _AS_STORED: Final = {
@@ -35,6 +45,8 @@ _AS_STORED: Final = {
             WHERE asked_at > statement_timestamp() - interval '1 hour' OFFSET 0
         ) suspended WHERE (SELECT queue_id FROM scheduler_job job WHERE job.number = (
             SELECT job_id FROM scheduler_attempt attempt WHERE attempt.id = suspended.attempt_id)) = queue.id)""",
+    "isolation": f"""greatest({_BITS_OF.format(level="queue.isolation")},
+        {_BITS_OF.format(level=_OF_PROFILE)})""",
 }
 #: `counted` says of which queues the running jobs are counted: among all that are in line.
 QUEUES: Final = ColumnQuery(

@@ -77,6 +77,17 @@ def test_a_node_joins_the_partitions_it_names_or_is_refused(world: World) -> Non
         register_node(join_token=world.join_token(), name="n2", inventory=a_machine(partitions=["elsewhere"]))
 
 
+def test_a_fault_of_the_agent_is_the_nodes_trouble_until_it_is_over(world: World) -> None:
+    node = joined(world)
+
+    assert change(node, isolation={"fault": "jobs cannot be isolated: No space left on device"})
+    trouble = Node.objects.get(pk=node.pk).trouble
+    assert change(node)
+
+    assert trouble == "takes no tasks: jobs cannot be isolated: No space left on device"
+    assert Node.objects.get(pk=node.pk).trouble == ""
+
+
 def test_overcommit_widens_what_may_be_given_away(world: World) -> None:
     type(world.cluster).objects.update(cpu_overcommit_percent=150)
 
