@@ -53,6 +53,10 @@ _CHANGE_OF_NODE: Final = {
 }
 
 
+#: An array without a row: a statement with it would change nothing.
+_NO_ROWS: Final = int_array([])
+
+
 @dataclass(frozen=True, slots=True)
 class LockedFacts:
     """What the statements need of the locked rows, by id."""
@@ -193,12 +197,15 @@ def _write(
         starts, scheduled,
         known=facts.books, seconds=facts.hold_seconds, model_of=facts.gpu_models, at=at,
     )  # fmt: skip
-    ask_together(
-        insert_tasks(starts, attempts),
-        insert_allocations(starts, attempts, at=at),
+    counters = (
         raise_node_counters(starts),
         raise_device_counters(starts),
         raise_quota_counters(starts, by_number, facts.lines, facts.gpu_models),
+    )
+    ask_together(
+        insert_tasks(starts, attempts),
+        insert_allocations(starts, attempts, at=at),
+        *(raised for raised in counters if _NO_ROWS not in raised[1]),
         *ledger.write(holds, facts.books, at=at),
         insert_events(scheduled, nodes=nodes, cycle_id=context.cycle_id, at=at),
     )
