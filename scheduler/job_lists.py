@@ -84,6 +84,7 @@ class _Columns(NamedTuple):
     extras: dict[str, int]
     time_limit_seconds: int | None
     working_dir: str
+    artifacts: list[str]
     mail_types: str | None
     labels: dict[str, str]
     node_selector: dict[str, str]
@@ -187,7 +188,16 @@ _JSON: Final = [
     place
     for place, name in enumerate(_Columns._fields)
     if name
-    in ("reason_details", "extras", "labels", "node_selector", "tolerations", "affinity", "restart_rules")
+    in (
+        "reason_details",
+        "extras",
+        "labels",
+        "node_selector",
+        "tolerations",
+        "affinity",
+        "restart_rules",
+        "artifacts",
+    )
 ]
 
 

@@ -6,6 +6,7 @@ from celery import shared_task
 
 from scheduler.services import retention
 from scheduler.services.accounting import charging, usage_audit
+from scheduler.services.artifacts import removal, uploads
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.planning import forecasts, planner
 
@@ -29,6 +30,18 @@ def forecast() -> None:
 @shared_task
 def prune() -> None:
     retention.prune_all()
+
+
+@shared_task
+def store_artifacts() -> None:
+    """Store what ended tasks have left, and remove what has had its time."""
+    uploads.store_due()
+    removal.remove_due()
+
+
+@shared_task
+def sweep_storage() -> None:
+    removal.sweep()
 
 
 @shared_task

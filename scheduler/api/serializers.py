@@ -138,6 +138,9 @@ class JobSerializer(serializers.Serializer[Any]):
         help_text="Values are null for all but its owner and the leads of its project: they may be secrets.",
     )
     working_dir = serializers.CharField()
+    artifacts = serializers.ListField(
+        child=serializers.CharField(), help_text="Patterns of files that are stored when it ends."
+    )
     mail_type = serializers.CharField(help_text="When its owner is mailed; empty: as their preferences say.")
     labels = serializers.DictField(child=serializers.CharField())
     node_selector = serializers.DictField(child=serializers.CharField())
@@ -254,6 +257,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "extras": job.extras,
         "time_limit": job.time_limit_seconds,
         "working_dir": job.working_dir,
+        "artifacts": job.artifacts,
         "mail_type": job.mail_types or "",
         "labels": job.labels,
         "node_selector": job.node_selector,

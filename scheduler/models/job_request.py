@@ -71,6 +71,10 @@ class JobRequest(models.Model):
     )
     time_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
 
+    # What becomes of what it writes.
+    #: Patterns of files in its working folder that are stored beyond the node.
+    artifacts = models.JSONField(default=list, blank=True, db_default=[])
+
     # Where.
     node_selector = models.JSONField(default=dict, blank=True)
     tolerations = models.JSONField(default=list, blank=True)

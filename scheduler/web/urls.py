@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from django.urls import path
 
-from scheduler.web import cluster, forecasts, home, job, jobs, queues, quota, results, submit, usage
+from scheduler.web import (
+    artifacts,
+    cluster,
+    forecasts,
+    home,
+    job,
+    jobs,
+    queues,
+    quota,
+    results,
+    submit,
+    usage,
+)
 
 urlpatterns = [
     path("", home.show, name="home"),
@@ -15,6 +27,8 @@ urlpatterns = [
     path("jobs/bulk/", jobs.bulk, name="jobs-bulk"),
     path("jobs/<int:number>/", job.show, name="job"),
     path("jobs/<int:number>/log/", job.download_log, name="job-log"),
+    path("jobs/<int:number>/artifacts/file/", artifacts.file, name="job-artifact-file"),
+    path("jobs/<int:number>/artifacts/remove/", artifacts.remove, name="job-artifacts-remove"),
     path("jobs/<int:number>/results/file/", results.file, name="job-result-file"),
     path("jobs/<int:number>/results/archive/", results.archive, name="job-result-archive"),
     path("jobs/<int:number>/results/remove/", results.remove, name="job-results-remove"),

@@ -53,11 +53,13 @@ from scheduler.services.submission.fields_placement import (
 )
 from scheduler.services.submission.fields_restart import MAX_RULES, RESTART_RULE, read_restart_rules
 from scheduler.services.submission.fields_task import (
+    MAX_ARTIFACTS,
     MAX_ENV_ENTRIES,
     MAX_EXTRA,
     MAX_EXTRAS,
     MAX_MAIL_TYPES,
     MAX_PATH,
+    read_artifacts,
     read_cpu_cores,
     read_env,
     read_extras,
@@ -380,6 +382,17 @@ class JobSpec:
         "labels", kind=Kind.TEXTS, read=read_labels, default={}, most=MAX_LABELS,
         help="Labels of the job itself, to find it by.", example={"team": "vision"}, columns={"labels": ""},
         form=_RARE,
+    )  # fmt: skip
+
+    # What becomes of what it writes.
+    artifacts: list[str] = declared(
+        "artifacts", kind=Kind.TEXT_LIST, read=read_artifacts, default=[], most=MAX_ARTIFACTS,
+        help="Files of the working folder that are stored beyond the node when the job ends: patterns with *, ?, [a-z] "
+        "and **; a folder means all that is in it.",
+        example=["model.pt", "out/*.csv"], left_out="none: files stay on the node for a time",
+        elsewhere=("artefacts", "outputs"), columns={"artifacts": ""},
+        form=Form(label="Artefacts", group="lines", widget=Widget.LINES, rows=2, code=True,
+                  placeholder="out/*.csv", hint="Files to store when the job ends, one pattern a line."),
     )  # fmt: skip
 
     mail_types: str | None = declared(

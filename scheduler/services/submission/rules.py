@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from django.conf import settings
 from django.utils import timezone
 
 from infra.plain_text import without_hidden
@@ -38,6 +39,23 @@ def a_job_runs_one_thing(spec: JobSpec, inputs: RequestInputs) -> None:
         inputs.wrong("script", "Has both command and script; give one of them.", code="one-of")
     elif spec.script and not spec.script.startswith("#!"):
         inputs.wrong("script", "Must begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang")
+
+
+@rule("artifacts", "working_dir")
+def artefacts_are_of_the_jobs_own_folder(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Artefacts are files of the folder that Muster makes for the job, not of a `working_dir`."""
+    if spec.artifacts and spec.working_dir:
+        inputs.wrong(
+            "artifacts",
+            "Muster reads nothing in a working_dir; leave working_dir out, or copy the files in the job.",
+            code="inconsistent",
+        )
+    elif spec.artifacts and not settings.MUSTER_STORAGE:
+        inputs.wrong(
+            "artifacts",
+            "This site has no storage for artefacts (MUSTER_STORAGE); leave artifacts out: files stay on the node.",
+            code="no-storage",
+        )
 
 
 # ---------------------------------------------------------------- layout
@@ -347,6 +365,7 @@ def tasks_can_keep_their_spread(spec: JobSpec, inputs: RequestInputs) -> None:
 
 RULES: Final[tuple[Rule, ...]] = (
     a_job_runs_one_thing,
+    artefacts_are_of_the_jobs_own_folder,
     nodes_hold_the_tasks,
     tasks_follow_from_nodes,
     an_open_size_leaves_nodes_open,
