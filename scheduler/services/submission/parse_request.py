@@ -95,8 +95,8 @@ class JobKind:
     def new_spec(self) -> JobSpec:
         """A request of this kind of which nothing of its own was read yet."""
         spec = JobSpec.__new__(JobSpec)
-        spec.__dict__ = {**self.values, "command": "", "script": "", "name": "", "env": {}, "labels": {}, "artifacts": [],
-                         "working_dir": "", "kind": self}  # fmt: skip
+        spec.__dict__ = {**self.values, "command": "", "script": "", "name": "", "env": {}, "labels": {},
+                         "working_dir": "", "artifacts": [], "kind": self}  # fmt: skip
         return spec
 
 
