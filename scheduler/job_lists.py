@@ -85,6 +85,9 @@ class _Columns(NamedTuple):
     time_limit_seconds: int | None
     working_dir: str
     artifacts: list[str]
+    output_path: str
+    error_path: str
+    open_mode: str
     mail_types: str | None
     labels: dict[str, str]
     node_selector: dict[str, str]

@@ -68,6 +68,16 @@ class Assignment(TypedDict):
     array_index: NotRequired[int]
     #: Of a job that runs several elements of its array; `command` then says that the agent is too old to know this.
     elements: NotRequired[ElementsToRun]
+    #: Files of the job that its output also goes to, as sbatch names these.
+    output: NotRequired[OutputFiles]
+
+
+class OutputFiles(TypedDict):
+    """Where the output of a task also goes; empty for nowhere. What the files have is kept with `append`."""
+
+    stdout: str
+    stderr: str
+    append: bool
 
 
 class ElementsToRun(TypedDict):
@@ -258,6 +268,8 @@ class TaskOrder(TypedDict):
     cpu_millis: NotRequired[int]
     device_files: NotRequired[list[str]]
     own_variables: NotRequired[list[str]]
+    #: Complete names, relative ones to `cwd`.
+    output: NotRequired[OutputFiles]
 
 
 class TaskRecord(TypedDict):

@@ -261,6 +261,7 @@ def _directives(form: Mapping[str, str]) -> list[tuple[str, str]]:
         ("time", _slurm_time(form.get("time_limit", ""))),
         ("array", form.get("array", "")),
         ("chdir", form.get("working_dir", "")),
+        ("output", form.get("standard_output", "")),
         ("mail-type", form.get("mail_type", "")),
     ]
     return [(name, value.strip()) for name, value in pairs if value.strip() and value.strip() != "0"]

@@ -15,6 +15,7 @@ from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
+from scheduler.models.job_request import OPEN_MODES
 from scheduler.services.submission.declaration import (
     Form,
     Kind,
@@ -393,6 +394,23 @@ class JobSpec:
         elsewhere=("artefacts", "outputs"), columns={"artifacts": ""},
         form=Form(label="Artefacts", group="lines", widget=Widget.LINES, rows=2, code=True,
                   placeholder="out/*.csv", hint="Files to store when the job ends, one pattern a line."),
+    )  # fmt: skip
+
+    output_path: str = text(
+        "standard_output", most=MAX_PATH, example="logs/%x-%j.out", left_out="none: the log alone",
+        help="A file that the output also goes to, as sbatch --output names it: with %j, %x, %A, %a, %u, %N, %n, %t "
+        "and %%; in the working folder, or an absolute path where jobs may write on the node. The log stays.",
+        elsewhere=("output", "stdout"), columns={"output_path": ""},
+        form=Form(label="Output file", group="place", placeholder="the log alone", code=True),
+    )  # fmt: skip
+    error_path: str = text(
+        "standard_error", most=MAX_PATH, example="logs/%x-%j.err", left_out="as standard_output",
+        help="The same for what is printed on standard error.",
+        elsewhere=("error", "stderr"), columns={"error_path": ""}, form=_RARE,
+    )  # fmt: skip
+    open_mode: str = choice(
+        "open_mode", OPEN_MODES, default=OPEN_MODES[0], columns={"open_mode": ""}, form=_RARE,
+        help="append: the output files keep what they have when the job starts or starts again.",
     )  # fmt: skip
 
     mail_types: str | None = declared(

@@ -58,6 +58,17 @@ def artefacts_are_of_the_jobs_own_folder(spec: JobSpec, inputs: RequestInputs) -
         )
 
 
+@rule("standard_output", "standard_error", "elements_per_job")
+def elements_have_no_output_file_in_common(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Elements that share a job have each its own output, and no file of the job."""
+    if spec.elements_per_job and (spec.output_path or spec.error_path):
+        inputs.wrong(
+            "standard_output" if spec.output_path else "standard_error",
+            "Has no meaning with elements_per_job: each element has a log of its own. Leave one of them out.",
+            code="inconsistent",
+        )
+
+
 # ---------------------------------------------------------------- layout
 
 
@@ -379,6 +390,7 @@ RULES: Final[tuple[Rule, ...]] = (
     a_model_needs_a_count,
     limits_hold_the_requests,
     elements_share_a_plain_job,
+    elements_have_no_output_file_in_common,
     a_limit_is_of_each_element,
     the_deadline_lies_ahead,
     the_queue_bounds_the_time,
