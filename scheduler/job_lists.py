@@ -84,6 +84,10 @@ class _Columns(NamedTuple):
     extras: dict[str, int]
     time_limit_seconds: int | None
     working_dir: str
+    artifacts: list[str]
+    output_path: str
+    error_path: str
+    open_mode: str
     mail_types: str | None
     labels: dict[str, str]
     node_selector: dict[str, str]
@@ -197,6 +201,7 @@ _JSON: Final = [
         "affinity",
         "restart_rules",
         "checkpoint",
+        "artifacts",
     )
 ]
 

@@ -6,7 +6,9 @@ from celery import shared_task
 
 from scheduler.services import retention
 from scheduler.services.accounting import charging, usage_audit
-from scheduler.services.checkpoints import removal
+from scheduler.services.artifacts import removal as artifact_removal
+from scheduler.services.artifacts import uploads
+from scheduler.services.checkpoints import removal as checkpoint_removal
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.planning import forecasts, planner
 
@@ -30,7 +32,19 @@ def forecast() -> None:
 @shared_task
 def prune() -> None:
     retention.prune_all()
-    removal.tidy()
+    checkpoint_removal.tidy()
+
+
+@shared_task
+def store_artifacts() -> None:
+    """Store what ended tasks have left, and remove what has had its time."""
+    uploads.store_due()
+    artifact_removal.remove_due()
+
+
+@shared_task
+def sweep_storage() -> None:
+    artifact_removal.sweep()
 
 
 @shared_task

@@ -56,6 +56,8 @@ _QUOTAS: Final = {
 }
 _SCHEDULER: Final = {
     "scheduler_allocation": ALL,
+    "scheduler_artifact": ALL,
+    "scheduler_artifactupload": ALL,
     "scheduler_attempt": ALL,
     "scheduler_changedjob": DROP,
     "scheduler_checkpoint": ALL,

@@ -249,7 +249,7 @@ def _headers(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
 
 
 #: Ends of the addresses of what is downloaded of a job.
-_JOB_FILES: Final = ("/log/", "/results/file/", "/results/archive/")
+_JOB_FILES: Final = ("/log/", "/artifacts/file/", "/results/file/", "/results/archive/")
 
 
 def _is_file(scope: Scope) -> bool:

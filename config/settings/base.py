@@ -184,6 +184,16 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(FORECAST_SECONDS),
         "options": {"queue": "default", "expire_seconds": 3 * FORECAST_SECONDS},
     },
+    "store artefacts": {
+        "task": "scheduler.tasks.store_artifacts",
+        "schedule": every(5),
+        "options": {"queue": "default", "expire_seconds": 15},
+    },
+    "sweep the storage": {
+        "task": "scheduler.tasks.sweep_storage",
+        "schedule": every(86_400),
+        "options": {"queue": "default", "expire_seconds": 86_400},
+    },
     "prune old records": {
         "task": "scheduler.tasks.prune",
         "schedule": every(3600),
@@ -466,6 +476,9 @@ MUSTER_CHECKPOINT_MIB = read("MUSTER_CHECKPOINT_MIB")
 MUSTER_RESULTS_PERSON_MIB = read("MUSTER_RESULTS_PERSON_MIB")
 MUSTER_RESULTS_NODE_MIB = read("MUSTER_RESULTS_NODE_MIB")
 MUSTER_RESULTS_NOTICE_HOURS = read("MUSTER_RESULTS_NOTICE_HOURS")
+# Files that jobs ask to be stored: for how long, and how much of one job.
+MUSTER_KEEP_ARTIFACTS_DAYS = read("MUSTER_KEEP_ARTIFACTS_DAYS")
+MUSTER_ARTIFACTS_JOB_MIB = read("MUSTER_ARTIFACTS_JOB_MIB")
 # Where artefacts go: to a folder, by default one in the state folder, or to a bucket; with keys encrypted.
 MUSTER_STORAGE = read("MUSTER_STORAGE")
 if not MUSTER_STORAGE and read("MUSTER_STATE"):

@@ -477,6 +477,20 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "hours",
             ),
             Setting(
+                "MUSTER_KEEP_ARTIFACTS_DAYS",
+                "int",
+                30,
+                "Time for which the artefacts of jobs are stored; 0: as long as their jobs.",
+                "days",
+            ),
+            Setting(
+                "MUSTER_ARTIFACTS_JOB_MIB",
+                "int",
+                10 * 1024,
+                "Artefacts of one job; what is beyond is not stored, and an event says so. 0: unlimited.",
+                "MiB",
+            ),
+            Setting(
                 "MUSTER_STORAGE",
                 "str",
                 "",

@@ -337,6 +337,11 @@ INPUT: Final = {
     "bad-filter": Meaning(
         "Invalid filter value", "The value does not have the type of the filter.", "The message says which."
     ),
+    "bad-pattern": Meaning(
+        "Not a pattern of files",
+        "An artefact pattern is no path inside the working folder, or has a [ without its ].",
+        "Write paths such as model.pt, out/*.csv or logs/**.",
+    ),
     "bad-failure": Meaning(
         "Not a failure",
         "A restart rule names exit codes from 1 to 255, ranges of them, or failure classes.",

@@ -99,6 +99,16 @@ class Assignment(TypedDict):
     #: Of a job that makes checkpoints; `restore`: an earlier attempt may have made one.
     checkpoint: NotRequired[CheckpointTerms]
     restore: NotRequired[bool]
+    #: Files of the job that its output also goes to, as sbatch names these.
+    output: NotRequired[OutputFiles]
+
+
+class OutputFiles(TypedDict):
+    """Where the output of a task also goes; empty for nowhere. What the files have is kept with `append`."""
+
+    stdout: str
+    stderr: str
+    append: bool
 
 
 class ElementsToRun(TypedDict):
@@ -322,6 +332,8 @@ class TaskOrder(TypedDict):
     #: It makes checkpoints; and the folder, made by the agent, that becomes its `restore`.
     checkpoints: NotRequired[bool]
     restore: NotRequired[str]
+    #: Complete names, relative ones to `cwd`.
+    output: NotRequired[OutputFiles]
 
 
 class TaskRecord(TypedDict):

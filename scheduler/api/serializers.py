@@ -17,6 +17,7 @@ from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.job_lists import JobRow, ListedJob
 from scheduler.models import Job, JobEvent, WaitEnd
+from scheduler.models.job_request import OPEN_MODES
 from scheduler.services.submission.fields_task import qos_word
 from scheduler.services.submission.job_spec import JOB
 
@@ -138,6 +139,12 @@ class JobSerializer(serializers.Serializer[Any]):
         help_text="Values are null for all but its owner and the leads of its project: they may be secrets.",
     )
     working_dir = serializers.CharField()
+    artifacts = serializers.ListField(
+        child=serializers.CharField(), help_text="Patterns of files that are stored when it ends."
+    )
+    standard_output = serializers.CharField(help_text="A file that its output also goes to.")
+    standard_error = serializers.CharField()
+    open_mode = serializers.ChoiceField(OPEN_MODES)
     mail_type = serializers.CharField(help_text="When its owner is mailed; empty: as their preferences say.")
     labels = serializers.DictField(child=serializers.CharField())
     node_selector = serializers.DictField(child=serializers.CharField())
@@ -257,6 +264,10 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "extras": job.extras,
         "time_limit": job.time_limit_seconds,
         "working_dir": job.working_dir,
+        "artifacts": job.artifacts,
+        "standard_output": job.output_path,
+        "standard_error": job.error_path,
+        "open_mode": job.open_mode,
         "mail_type": job.mail_types or "",
         "labels": job.labels,
         "node_selector": job.node_selector,

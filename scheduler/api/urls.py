@@ -17,11 +17,11 @@ from scheduler.api import (
     planning,
     queues,
     reservations,
-    results,
     schema,
     slurm,
 )
 from scheduler.api.checkpoints import job_checkpoints
+from scheduler.api.results import artifacts, working_folder
 
 #: A job's number or id.
 JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
@@ -54,11 +54,21 @@ urlpatterns: list[URLPattern | URLResolver] = [
         name="api-job-element-cancel",
     ),
     re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
-    re_path(rf"^jobs/{JOB}/results$", results.JobResults.as_view(), name="api-job-results"),
-    re_path(rf"^jobs/{JOB}/results/files$", results.JobResultFiles.as_view(), name="api-job-result-files"),
-    re_path(rf"^jobs/{JOB}/results/file$", results.JobResultFile.as_view(), name="api-job-result-file"),
+    re_path(rf"^jobs/{JOB}/artifacts$", artifacts.JobArtifacts.as_view(), name="api-job-artifacts"),
     re_path(
-        rf"^jobs/{JOB}/results/archive$", results.JobResultArchive.as_view(), name="api-job-result-archive"
+        rf"^jobs/{JOB}/artifacts/file$", artifacts.JobArtifactFile.as_view(), name="api-job-artifact-file"
+    ),
+    re_path(rf"^jobs/{JOB}/results$", working_folder.JobResults.as_view(), name="api-job-results"),
+    re_path(
+        rf"^jobs/{JOB}/results/files$", working_folder.JobResultFiles.as_view(), name="api-job-result-files"
+    ),
+    re_path(
+        rf"^jobs/{JOB}/results/file$", working_folder.JobResultFile.as_view(), name="api-job-result-file"
+    ),
+    re_path(
+        rf"^jobs/{JOB}/results/archive$",
+        working_folder.JobResultArchive.as_view(),
+        name="api-job-result-archive",
     ),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
     re_path(rf"^jobs/{JOB}/checkpoint$", jobs.JobCheckpoint.as_view(), name="api-job-checkpoint"),

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', "0046_checkpoints"),
+        ('scheduler', "0049_output_files"),
     ]
 
     operations = [

@@ -14,12 +14,15 @@ from scheduler.models.job_request import JobRequest, WaitEnd
 from scheduler.models.node import Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
+from scheduler.models.results.artifact import Artifact, ArtifactUpload, UploadState
 from scheduler.models.results.checkpoint import Checkpoint, CheckpointReason, CheckpointState
 from scheduler.models.results.kept_result import KeptResult, LeaveReason
 from scheduler.models.retention import RetentionRun
 
 __all__ = [
     "Allocation",
+    "Artifact",
+    "ArtifactUpload",
     "Attempt",
     "ChangedJob",
     "Checkpoint",
@@ -56,5 +59,6 @@ __all__ = [
     "StartForecast",
     "Suspension",
     "Task",
+    "UploadState",
     "WaitEnd",
 ]

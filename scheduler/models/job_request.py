@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from enum import StrEnum
+from typing import Final
 
 from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
@@ -24,6 +25,9 @@ class WaitEnd(models.TextChoices):
 
     FAIL = "fail", "fail"
     START = "start", "start anyway"
+
+
+OPEN_MODES: Final = ("truncate", "append")
 
 
 class JobRequest(models.Model):
@@ -70,6 +74,20 @@ class JobRequest(models.Model):
         db_default="prefer",
     )
     time_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
+
+    # What becomes of what it writes.
+    #: Patterns of files in its working folder that are stored beyond the node.
+    artifacts = models.JSONField(default=list, blank=True, db_default=[])
+    #: Files that its output and its errors also go to, as sbatch names these; empty for none.
+    output_path = models.CharField(max_length=1024, blank=True, default="", db_default="")
+    error_path = models.CharField(max_length=1024, blank=True, default="", db_default="")
+    #: Whether such a file keeps what it has.
+    open_mode = models.CharField(
+        max_length=8,
+        choices=[(word, word) for word in OPEN_MODES],
+        default=OPEN_MODES[0],
+        db_default="truncate",
+    )
 
     # Where.
     node_selector = models.JSONField(default=dict, blank=True)

@@ -35,7 +35,9 @@ def fields_of(group: str) -> list[Declared]:
 
 
 #: Fields that the form's own text stands for, which `payload_of` takes apart.
-_TAKEN_APART: Final = frozenset({"command", "env", "node_selector", "pack", "depends_on", "begin_at", "hold"})
+_TAKEN_APART: Final = frozenset(
+    {"command", "env", "node_selector", "pack", "depends_on", "begin_at", "hold", "artifacts"}
+)
 #: Fields that go into the request as they were typed; an empty one is left out and takes its default.
 PLAIN: Final = tuple(name for name in ON_FORM if name not in _TAKEN_APART)
 #: Fields of the request that the form shows under another name.
@@ -96,6 +98,8 @@ def payload_of(form: Mapping[str, str], *, time_zone: str) -> dict[str, Any]:
         payload["depends_on"] = waits
     if form.get("begin_at", "").strip():
         payload["begin_at"] = _local_time(form["begin_at"].strip(), time_zone, problems)
+    if patterns := [line.strip() for line in form.get("artifacts", "").splitlines() if line.strip()]:
+        payload["artifacts"] = patterns
     if form.get("hold"):
         payload["hold"] = True
     if problems:
@@ -215,6 +219,7 @@ _TYPED: Final[dict[str, Callable[[Job], str]]] = {
     "project": lambda job: job.project.slug,
     "queue": lambda job: job.queue.slug,
     "pack": lambda job: job.pack + "!" * job.pack_required,
+    "artifacts": lambda job: "\n".join(job.artifacts),
     "gpu_share": lambda job: show_cpus(job.gpu_millis) if job.gpu_millis and not job.gpu_slice else "",
 }
 
@@ -256,6 +261,7 @@ def _directives(form: Mapping[str, str]) -> list[tuple[str, str]]:
         ("time", _slurm_time(form.get("time_limit", ""))),
         ("array", form.get("array", "")),
         ("chdir", form.get("working_dir", "")),
+        ("output", form.get("standard_output", "")),
         ("mail-type", form.get("mail_type", "")),
     ]
     return [(name, value.strip()) for name, value in pairs if value.strip() and value.strip() != "0"]

@@ -33,6 +33,7 @@ from scheduler.services.planning.explain import NodeLine, explain_job
 from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
+from scheduler.web.artifacts import artifacts_shown
 from scheduler.web.checkpoints import checkpoints_shown
 from scheduler.web.reads import exit_words
 from scheduler.web.results import results_of
@@ -105,7 +106,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         if context["found"].start is not None:
             context["forecast"] = context["found"].start  # that of this moment, and no other beside it
     elif tab == "results":
-        context |= results_of(job, user, request) | checkpoints_shown(job, user)
+        context |= results_of(job, user, request) | artifacts_shown(job, user) | checkpoints_shown(job, user)
     elif tab == "events":
         context["events"] = list(job.events.select_related("actor").order_by("-id")[:MOST_EVENTS])
     if "partial" in request.GET:

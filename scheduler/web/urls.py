@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from scheduler.web import (
+    artifacts,
     checkpoints,
     cluster,
     forecasts,
@@ -27,6 +28,8 @@ urlpatterns = [
     path("jobs/bulk/", jobs.bulk, name="jobs-bulk"),
     path("jobs/<int:number>/", job.show, name="job"),
     path("jobs/<int:number>/log/", job.download_log, name="job-log"),
+    path("jobs/<int:number>/artifacts/file/", artifacts.file, name="job-artifact-file"),
+    path("jobs/<int:number>/artifacts/remove/", artifacts.remove, name="job-artifacts-remove"),
     path("jobs/<int:number>/results/file/", results.file, name="job-result-file"),
     path("jobs/<int:number>/results/archive/", results.archive, name="job-result-archive"),
     path("jobs/<int:number>/checkpoints/take/", checkpoints.take, name="job-checkpoint-take"),

@@ -75,7 +75,7 @@ ARGUMENTS: Final[dict[tuple[str, str], Any]] = {
 NAMED: Final[dict[str, str]] = {
     "project": "project", "project_id": "project", "user": "username", "actor": "username", "queue": "queue",
     "partition": "partition", "account": "project", "job": "job", "ids": "job", "copy": "job", "object": "username",
-    "organization": "organization", "label": "mark", "name": "mark", "text": "mark", "q": "mark",
+    "organization": "organization", "id": "artifact", "label": "mark", "name": "mark", "text": "mark", "q": "mark",
 }  # fmt: skip
 #: What pages take besides, so that exports and refreshed parts are asked for as well.
 ON_PAGES: Final = ("partial=1&tab=why", "export=csv&tab=log", "export=json&tab=events&view=table")

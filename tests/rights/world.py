@@ -13,7 +13,17 @@ from accounts.services.tokens import issue_token
 from notifications.models import Endpoint, Message, Notification
 from quotas.models import Alert, Budget, BudgetPeriod, DriftFinding, Grant, Notice, ShareUsage
 from scheduler.core.lifecycle import AttemptState, JobState, TaskState
-from scheduler.models import Cluster, Device, ForecastOutcome, Job, Node, Partition, Queue, SchedulerProfile
+from scheduler.models import (
+    Artifact,
+    Cluster,
+    Device,
+    ForecastOutcome,
+    Job,
+    Node,
+    Partition,
+    Queue,
+    SchedulerProfile,
+)
 from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.planning.cycles import run_cycle
 from scheduler.services.planning.forecasts import forecast_cluster
@@ -202,11 +212,15 @@ def _jobs(side: Side, open_queue: Queue, node: Node) -> None:
         attempt=ended, node=node, held_at=now - timedelta(hours=3), released_at=now - timedelta(minutes=1),
         gpu_millis=1000,
     )  # fmt: skip
+    artifact = Artifact.objects.create(
+        job=failed, epoch=1, rank=0, path=f"{side.mark}/model.pt", key=f"artifacts/{failed.number}/0", size_bytes=9,
+        sha256="0" * 64, stored_at=now,
+    )  # fmt: skip
     for job in (waiting, private, running, failed):
         JobEventFactory(job=job, because=f"{side.mark} event", actor=side.person, details={"said": side.mark})
     side.ids |= {
         "jobs": [waiting.number, private.number, running.number, failed.number],
-        "task": task.pk, "attempt": attempt.pk, "uuid": str(waiting.uuid),
+        "task": task.pk, "attempt": attempt.pk, "artifact": artifact.pk, "uuid": str(waiting.uuid),
         "checkpoint": str(checkpoint.pk),
     }  # fmt: skip
 

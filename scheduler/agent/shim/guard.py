@@ -25,6 +25,7 @@ from scheduler.agent import cpus, numa, processes
 from scheduler.agent.isolation.cell import Cell
 from scheduler.agent.isolation.cgroups import SHARE_SECONDS
 from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
+from scheduler.agent.shim.folders.output_files import OutputCopies
 from scheduler.agent.shim.guard_status import StatusWriter
 
 #: Names the task's status file there too. Keys are unique in one portal; a machine may have agents of several portals.
@@ -146,11 +147,13 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
     status = StatusWriter(assigned.status_file, announce_fd, order["key"])
     status.write({"guard": cell.pid, "key": order["key"]}, announce=False)
     order["env"] |= {KEY_VARIABLE: order["key"], STATUS_FILE_VARIABLE: os.path.abspath(assigned.status_path)}
+    copies = OutputCopies(order)
     try:
-        leader = _launch(order, tuple(assigned.bind_to), cell)
+        leader = _launch(order, tuple(assigned.bind_to), cell, copies)
     except (OSError, ValueError) as error:
         status.write({"error": why_not_started(order, error)} | _worn(cell))
         return
+    copies.begin()
     line = {"pid": cell.pid_of(leader), "ticks": processes.start_ticks(leader), "at": processes.boot_ms()}
     status.write(line, announce=False)
     if not _ends_within(leader, SHORT_SECONDS):
@@ -161,6 +164,7 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
     end = _wait_for(leader, usage)
     if left := end_descendants(UNKILLABLE_SECONDS, usage):
         end["left"] = left
+    copies.finish()
     if cell.ran_out_of_memory():
         end["out_of_memory"] = True
     status.write(end | usage.as_line() | _worn(cell))
@@ -205,7 +209,7 @@ class Usage:
         return {"memory_mib": -(-self._memory // scale), "cpu_ms": round(self._cpu_seconds * 1000)}
 
 
-def _launch(order: TaskOrder, bind_to: tuple[int, ...], cell: Cell) -> int:
+def _launch(order: TaskOrder, bind_to: tuple[int, ...], cell: Cell, copies: OutputCopies) -> int:
     """Start the first process of the task; returns its pid. Raises OSError or ValueError."""
     among = order.get("cpus", [])
     # A task that needs more memory than its domain has free would be killed there: it gets memory from anywhere.
@@ -216,11 +220,12 @@ def _launch(order: TaskOrder, bind_to: tuple[int, ...], cell: Cell) -> int:
     with cpus.on_cpus(bind_to), numa.on_memory(domain) as has_memory:
         if "cpus" in order:
             order["env"][NUMA_VARIABLE] = ",".join([*bound, "memory"] if has_memory else bound)
-        return cell.start(order, lambda: _spawn(order))
+        return cell.start(order, lambda: _spawn(order, copies))
 
 
-def _spawn(order: TaskOrder) -> int:
+def _spawn(order: TaskOrder, copies: OutputCopies) -> int:
     """Start the task's program in the present folder and with the present rights; returns its pid."""
+    copies.open()
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         order["argv"][0],

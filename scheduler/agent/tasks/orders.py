@@ -17,6 +17,7 @@ from scheduler.agent.protocol import (
     task_key,
 )
 from scheduler.agent.tasks.environment import GpuNames, environment
+from scheduler.agent.tasks.output_paths import output_files
 
 #: One argument may be this long on Linux (MAX_ARG_STRLEN); longer commands go through a file.
 MAX_ARGUMENT_BYTES: Final = 100_000
@@ -70,6 +71,8 @@ def task_order(
         order["checkpoints"] = True
         order["meta"]["checkpoint"] = dict(assignment["checkpoint"])
         order["meta"]["limit_seconds"] = assignment["limit_seconds"]
+    if (files := output_files(assignment, node_name=node_name)) is not None:
+        order["output"] = files
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
     elif requests_are_limits and assignment["memory_mib"]:
@@ -77,8 +80,8 @@ def task_order(
     if "scratch_limit_mib" in assignment:
         order["scratch_limit_mib"] = assignment["scratch_limit_mib"]
     order["cpu_millis"] = assignment["cpu_millis"]
-    if gpu_names is not None and (files := gpu_files(gpu_names[1])):
-        order["device_files"] = files
+    if gpu_names is not None and (devices := gpu_files(gpu_names[1])):
+        order["device_files"] = devices
     if "cpu_limit_millis" in assignment:
         order["cpu_limit_millis"] = assignment["cpu_limit_millis"]
     if "numa_domain" in assignment:

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from infra.db.prepared import ask_together
 from scheduler import outbox
-from scheduler.agent.protocol import Assignment, CheckpointTerms
+from scheduler.agent.protocol import Assignment, CheckpointTerms, OutputFiles
 from scheduler.core.lifecycle import AttemptState, TaskState
 from scheduler.models import Device, Node
 from scheduler.models.results.checkpoint_policy import policy_of
@@ -118,7 +118,7 @@ _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
     r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint, r.storage_mib,
-    queue.scratch_mib
+    queue.scratch_mib, r.output_path, r.error_path, r.open_mode
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
@@ -160,6 +160,9 @@ class _AttemptRow(NamedTuple):
     checkpoint: str  # JSON
     storage_mib: int
     scratch_mib: int | None
+    output_path: str
+    error_path: str
+    open_mode: str
 
     @property
     def scratch_limit_mib(self) -> int:
@@ -274,6 +277,9 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["scratch_limit_mib"] = limit
     if job.numa == "one" and (domain := on_node.domains.get(key)) is not None:
         assignment["numa_domain"] = domain
+    if job.output_path or job.error_path:
+        append = job.open_mode == "append"
+        assignment["output"] = OutputFiles(stdout=job.output_path, stderr=job.error_path, append=append)
     if job.min_tasks is not None:
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_id is not None and job.array_index is not None:

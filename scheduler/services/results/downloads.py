@@ -33,7 +33,7 @@ def download_file(request: HttpRequest, folder: Folder, path: str) -> HttpRespon
         return itertools.chain([head] if head else [], rest_of(folder, file, start + len(head), stop))
 
     return file_download(
-        request, name=_name(file.path), size=file.size_bytes, version=file.version, rest_of=read
+        request, name=name_of(file.path), size=file.size_bytes, version=file.version, rest_of=read
     )
 
 
@@ -53,7 +53,7 @@ def download_archive(request: HttpRequest, folder: Folder, kind: str) -> HttpRes
     return as_attachment(response, name)
 
 
-def _name(path: str) -> str:
+def name_of(path: str) -> str:
     """The last name of a path, for a file that is saved; what is no UTF-8 as the list shows it."""
     name = path.rpartition("/")[2]
     try:

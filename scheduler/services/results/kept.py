@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from infra.times_in_text import written
 from scheduler import outbox
-from scheduler.models import Job, KeptResult, LeaveReason, Node, Queue
+from scheduler.models import ArtifactUpload, Job, KeptResult, LeaveReason, Node, Queue
 from scheduler.state.db.sql import int_array, run
 from scheduler.state.settle.events import Event, write_events
 
@@ -93,13 +93,15 @@ def take_kept(
 
 #: Class of the advisory locks on the kept results of a node.
 _LOCK: Final = 0x4B52
-#: Whose these tasks of the node are, and what their queues say of results.
+#: Whose these tasks of the node are, what their queues say of results, and whether their jobs ask for artefacts.
 _OWNERS: Final = """
-SELECT v.job, v.epoch, v.rank, job.user_id, q.results_days, q.results_job_mib, q.results_until_fetched
+SELECT v.job, v.epoch, v.rank, job.user_id, q.results_days, q.results_job_mib, q.results_until_fetched,
+    request.artifacts <> '[]'
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS v(job, epoch, rank)
     JOIN scheduler_attempt a ON a.job_id = v.job AND a.epoch = v.epoch
     JOIN scheduler_task t ON t.attempt_id = a.id AND t.rank = v.rank AND t.node_id = %s
-    JOIN scheduler_job job ON job.number = v.job JOIN scheduler_queue q ON q.id = job.queue_id
+    JOIN scheduler_job job ON job.number = v.job JOIN scheduler_jobrequest request ON request.number = v.job
+    JOIN scheduler_queue q ON q.id = job.queue_id
 """
 
 
@@ -109,7 +111,7 @@ def _columns(reported: Sequence[Reported], *names: str) -> list[str]:
 
 def _kept(one: Reported, node: Node, owner: Sequence[Any], now: datetime) -> Event | None:
     """Write down a folder that was not known; the event of one that leaves before its time."""
-    user_id, *own = owner
+    user_id, *own, has_artifacts = owner
     policy = _policy(*own)
     leaves_at = now + timedelta(days=policy.days) if policy.days else None
     because = LeaveReason.AGE if policy.days else ""
@@ -127,6 +129,10 @@ def _kept(one: Reported, node: Node, owner: Sequence[Any], now: datetime) -> Eve
             "left_at": None,
         },
     )  # fmt: skip
+    if has_artifacts:
+        ArtifactUpload.objects.get_or_create(
+            job_id=one.job, epoch=one.epoch, rank=one.rank, defaults={"created_at": now, "next_try_at": now}
+        )
     return notice
 
 

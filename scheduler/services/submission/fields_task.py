@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from quotas.core.gpu_models import read_slice
 from quotas.core.resources import cores_to_millis, parse_mib
+from scheduler.agent.results.patterns import BadPattern, FilePattern
 from scheduler.core.mail_types import parse_mail_types
 from scheduler.core.qos import QOS_WORDS, qos_of
 from scheduler.services.submission.fields import BadValue, Inputs, read_decimal, read_integer, text_trouble
@@ -18,6 +19,7 @@ MAX_ENV_CHARACTERS: Final = 262_144
 MAX_ENV_VALUE: Final = 32_768
 MAX_PATH: Final = 1024
 MAX_MAIL_TYPES: Final = 120
+MAX_ARTIFACTS: Final = 32
 #: What a task gets when its job says nothing; small, so that forgetting it costs little.
 DEFAULT_CPU_MILLIS: Final = 1000
 DEFAULT_MEMORY_MIB: Final = 256
@@ -60,6 +62,21 @@ def read_working_dir(inputs: Inputs, name: str) -> str:
     if path and not path.startswith("/"):
         inputs.wrong(name, "Must be an absolute path, beginning with /.", code="not-absolute")
     return path
+
+
+def read_artifacts(inputs: Inputs, name: str) -> list[str]:
+    """Patterns of files in the working folder."""
+    found: list[str] = []
+    for number, value in enumerate(inputs.listing(name, most=MAX_ARTIFACTS)):
+        try:
+            if not isinstance(value, str):
+                raise BadPattern("Must be text, such as out/*.csv")
+            FilePattern.of(value)
+        except BadPattern as error:
+            inputs.wrong(f"{name}/{number}", f"{error}.", code="bad-pattern")
+        else:
+            found.append(value)
+    return found
 
 
 def read_mail_types(inputs: Inputs, name: str) -> str | None:

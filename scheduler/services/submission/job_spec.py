@@ -15,6 +15,7 @@ from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
+from scheduler.models.job_request import OPEN_MODES
 from scheduler.services.submission.declaration import (
     Form,
     Kind,
@@ -59,11 +60,13 @@ from scheduler.services.submission.fields_restart import (
     read_restart_rules,
 )
 from scheduler.services.submission.fields_task import (
+    MAX_ARTIFACTS,
     MAX_ENV_ENTRIES,
     MAX_EXTRA,
     MAX_EXTRAS,
     MAX_MAIL_TYPES,
     MAX_PATH,
+    read_artifacts,
     read_cpu_cores,
     read_env,
     read_extras,
@@ -387,6 +390,34 @@ class JobSpec:
         "labels", kind=Kind.TEXTS, read=read_labels, default={}, most=MAX_LABELS,
         help="Labels of the job itself, to find it by.", example={"team": "vision"}, columns={"labels": ""},
         form=_RARE,
+    )  # fmt: skip
+
+    # What becomes of what it writes.
+    artifacts: list[str] = declared(
+        "artifacts", kind=Kind.TEXT_LIST, read=read_artifacts, default=[], most=MAX_ARTIFACTS,
+        help="Files of the working folder that are stored beyond the node when the job ends: patterns with *, ?, [a-z] "
+        "and **; a folder means all that is in it.",
+        example=["model.pt", "out/*.csv"], left_out="none: files stay on the node for a time",
+        elsewhere=("artefacts", "outputs"), columns={"artifacts": ""},
+        form=Form(label="Artefacts", group="lines", widget=Widget.LINES, rows=2, code=True,
+                  placeholder="out/*.csv", hint="Files to store when the job ends, one pattern a line."),
+    )  # fmt: skip
+
+    output_path: str = text(
+        "standard_output", most=MAX_PATH, example="logs/%x-%j.out", left_out="none: the log alone",
+        help="A file that the output also goes to, as sbatch --output names it: with %j, %x, %A, %a, %u, %N, %n, %t "
+        "and %%; in the working folder, or an absolute path where jobs may write on the node. The log stays.",
+        elsewhere=("output", "stdout"), columns={"output_path": ""},
+        form=Form(label="Output file", group="place", placeholder="the log alone", code=True),
+    )  # fmt: skip
+    error_path: str = text(
+        "standard_error", most=MAX_PATH, example="logs/%x-%j.err", left_out="as standard_output",
+        help="The same for what is printed on standard error.",
+        elsewhere=("error", "stderr"), columns={"error_path": ""}, form=_RARE,
+    )  # fmt: skip
+    open_mode: str = choice(
+        "open_mode", OPEN_MODES, default=OPEN_MODES[0], columns={"open_mode": ""}, form=_RARE,
+        help="append: the output files keep what they have when the job starts or starts again.",
     )  # fmt: skip
 
     mail_types: str | None = declared(

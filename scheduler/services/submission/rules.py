@@ -41,6 +41,34 @@ def a_job_runs_one_thing(spec: JobSpec, inputs: RequestInputs) -> None:
         inputs.wrong("script", "Must begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang")
 
 
+@rule("artifacts", "working_dir")
+def artefacts_are_of_the_jobs_own_folder(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Artefacts are files of the folder that Muster makes for the job, not of a `working_dir`."""
+    if spec.artifacts and spec.working_dir:
+        inputs.wrong(
+            "artifacts",
+            "Muster reads nothing in a working_dir; leave working_dir out, or copy the files in the job.",
+            code="inconsistent",
+        )
+    elif spec.artifacts and not settings.MUSTER_STORAGE:
+        inputs.wrong(
+            "artifacts",
+            "This site has no storage for artefacts (MUSTER_STORAGE); leave artifacts out: files stay on the node.",
+            code="no-storage",
+        )
+
+
+@rule("standard_output", "standard_error", "elements_per_job")
+def elements_have_no_output_file_in_common(spec: JobSpec, inputs: RequestInputs) -> None:
+    """Elements that share a job have each its own output, and no file of the job."""
+    if spec.elements_per_job and (spec.output_path or spec.error_path):
+        inputs.wrong(
+            "standard_output" if spec.output_path else "standard_error",
+            "Has no meaning with elements_per_job: each element has a log of its own. Leave one of them out.",
+            code="inconsistent",
+        )
+
+
 # ---------------------------------------------------------------- layout
 
 
@@ -367,6 +395,7 @@ def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
 
 RULES: Final[tuple[Rule, ...]] = (
     a_job_runs_one_thing,
+    artefacts_are_of_the_jobs_own_folder,
     nodes_hold_the_tasks,
     tasks_follow_from_nodes,
     an_open_size_leaves_nodes_open,
@@ -380,6 +409,7 @@ RULES: Final[tuple[Rule, ...]] = (
     a_model_needs_a_count,
     limits_hold_the_requests,
     elements_share_a_plain_job,
+    elements_have_no_output_file_in_common,
     a_limit_is_of_each_element,
     the_deadline_lies_ahead,
     the_queue_bounds_the_time,

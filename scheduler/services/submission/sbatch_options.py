@@ -318,6 +318,15 @@ def _mail_type(found: Directives, value: str) -> str | None:
     )
 
 
+def _open_mode(found: Directives, value: str) -> None:
+    """`append` or `truncate`, or the first letters of one."""
+    word = value.strip().lower()
+    full = next((mode for mode in ("append", "truncate") if word and mode.startswith(word)), "")
+    if not full:
+        raise BadValue(f"{value[:40]!r} is no open mode; write append or truncate")
+    found.fill("open_mode", full)
+
+
 def _mail_user(found: Directives, value: str) -> None:
     """Whose address that is, is asked once it is known who submits."""
     found.mail_user = value
@@ -407,20 +416,16 @@ READERS: Final[dict[str, Callable[[Directives, str], Any]]] = {
     "hold": _hold,
     "comment": _label("comment"),
     "wckey": _label("wckey"),
+    "output": _text_to("standard_output"),
+    "error": _text_to("standard_error"),
+    "open-mode": _open_mode,
     "mail-type": _mail_type,
     "mail-user": _mail_user,
     "signal": _signal,
 }
 
-_OUTPUT: Final = (
-    "Output is kept with the job: GET /api/v1/jobs/{id}/logs, or its Log tab. "
-    "Files that the job itself writes are under Results."
-)
 #: Known and without effect here, and why.
 IGNORED: Final[dict[str, str]] = {
-    "output": _OUTPUT,
-    "error": _OUTPUT,
-    "open-mode": _OUTPUT,
     "input": "A job's standard input is empty.",
     "exclusive": "Whole nodes cannot be requested; request all CPUs of a node.",
     "oversubscribe": "Resources are never shared between jobs.",

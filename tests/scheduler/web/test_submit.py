@@ -17,7 +17,7 @@ SBATCH = """#!/bin/bash
 #SBATCH --cpus-per-task=2
 #SBATCH --mem=2G
 #SBATCH --time=00:30:00
-#SBATCH --open-mode=append
+#SBATCH --distribution=cyclic
 echo hi
 """
 
@@ -87,7 +87,7 @@ def test_a_pasted_sbatch_script_is_translated_and_what_has_no_effect_is_listed(a
     job = Job.objects.get(name="from-slurm")
     assert (job.cpu_millis, job.memory_mib, job.time_limit_seconds) == (2000, 3072, 1800)
     assert job.submitted_via == "sbatch"
-    assert "open-mode" in response.content.decode()
+    assert "distribution" in response.content.decode()
 
 
 def test_a_project_that_one_may_not_use_is_refused_like_one_that_is_not_there(as_user, world) -> None:

@@ -212,6 +212,7 @@ WRONG: Final[dict[Kind, Any]] = {
     Kind.TEXT: 7.5, Kind.LINES: 7, Kind.INTEGER: "many", Kind.FLAG: "perhaps", Kind.CHOICE: "odd", Kind.AMOUNT: "lots",
     Kind.NAME_OR_NUMBER: [1], Kind.DURATION: "soon", Kind.MOMENT: "someday", Kind.TEXTS: [1], Kind.COUNTS: [1],
     Kind.OBJECT: [1], Kind.OBJECTS: {"a": 1}, Kind.ENTRIES: ["x"], Kind.CHOICE_OR_OBJECT: "moon",
+    Kind.TEXT_LIST: "one",
 }  # fmt: skip
 
 

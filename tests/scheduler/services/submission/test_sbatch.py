@@ -155,11 +155,20 @@ def test_a_beginning_is_read_in_slurms_words() -> None:
 
 
 def test_what_has_no_effect_is_listed_with_its_line_and_text() -> None:
-    assert ignored("--job-name=x", "--output=out-%j.txt", "--frobnicate=7", "--open-mode=append -J y") == [
-        (3, "#SBATCH --output=out-%j.txt"),
+    assert ignored("--job-name=x", "--input=in-%j.txt", "--frobnicate=7", "--quiet -J y") == [
+        (3, "#SBATCH --input=in-%j.txt"),
         (4, "#SBATCH --frobnicate=7"),
-        (5, "#SBATCH --open-mode=append -J y"),
+        (5, "#SBATCH --quiet -J y"),
     ]
+
+
+def test_output_files_and_their_mode() -> None:
+    found = read("-o logs/%x-%j.out", "--error=%j.err", "--open-mode=a")
+
+    assert (found["standard_output"], found["standard_error"]) == ("logs/%x-%j.out", "%j.err")
+    assert found["open_mode"] == "append"
+    assert read("--open-mode=truncate")["open_mode"] == "truncate"
+    assert broken("--open-mode=both")[0].startswith("Line 2: --open-mode:")
 
 
 def test_directives_end_where_commands_begin() -> None:

@@ -1,0 +1,1 @@
+"""What jobs leave behind: their working folders on nodes, and artefacts in the storage."""

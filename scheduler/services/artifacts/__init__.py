@@ -1,0 +1,1 @@
+"""Files of jobs that are stored beyond their node: brought there, listed, downloaded and removed."""

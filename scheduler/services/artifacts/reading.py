@@ -1,0 +1,83 @@
+"""Which artefacts a job has, and the bytes of one; for those who may read its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+
+from accounts import permissions
+from accounts.models import User
+from infra.downloads import file_download
+from infra.errors import NotFound
+from infra.storage import Damaged, Storage, configured_storage
+from scheduler.models import Artifact, ArtifactUpload, Job
+from scheduler.services.results.downloads import name_of
+
+#: What one read of the storage takes into memory.
+PIECE_BYTES: Final = 256 * 1024
+#: Entries of a page of the list.
+MOST_LISTED: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """A page of the artefacts of a job, and the uploads of its tasks."""
+
+    uploads: list[ArtifactUpload]
+    files: list[Artifact]
+    more: bool
+
+
+def artifacts_of(job: Job, *, by: User, after: int = 0, most: int = MOST_LISTED) -> Artifacts:
+    """Up to `most` artefacts with ids beyond `after`; raises NotFound and NotAllowed."""
+    permissions.require(by, "read_results", job)
+    found = Artifact.objects.present(timezone.now()).filter(job=job, pk__gt=after).exclude(sha256="")
+    files = list(found.order_by("pk")[: most + 1])
+    uploads = list(ArtifactUpload.objects.filter(job=job)[:MOST_LISTED])
+    return Artifacts(uploads, files[:most], len(files) > most)
+
+
+def artifact_of(job: Job, number: int, *, by: User) -> Artifact:
+    """One artefact of a job by its id; raises NotFound and NotAllowed."""
+    permissions.require(by, "read_results", job)
+    found = Artifact.objects.present(timezone.now()).filter(job=job, pk=number).exclude(sha256="").first()
+    if found is None:
+        raise NotFound(
+            f"Job {job.number} has no such artefact.",
+            code="no-such-file",
+            way_out="Look at the list of artefacts again; artefacts leave by the policy that the job's page names.",
+        )
+    return found
+
+
+def download_artifact(request: HttpRequest, artifact: Artifact) -> HttpResponseBase:
+    """Its bytes, whole or a range of them; raises StorageError, before the answer begins where it can be known then."""
+    storage = configured_storage()
+    size = storage.size(artifact.key)
+    if size != artifact.size_bytes:
+        raise Damaged(
+            f"{artifact.path} is stored with {size} bytes and had {artifact.size_bytes}.",
+            way_out="Ask an administrator to check MUSTER_STORAGE_KEYS and the storage.",
+        )
+
+    def read(start: int, stop: int) -> Iterator[bytes]:
+        return _pieces(storage, artifact, start, stop)
+
+    return file_download(
+        request, name=name_of(artifact.path), size=size, version=artifact.sha256, rest_of=read
+    )
+
+
+def _pieces(storage: Storage, artifact: Artifact, start: int, stop: int) -> Iterator[bytes]:
+    left = stop - start
+    with storage.open(artifact.key, start, left) as found:
+        while left > 0 and (piece := found.read(min(left, PIECE_BYTES))):
+            left -= len(piece)
+            yield piece
+    if left:
+        raise Damaged(f"{artifact.path} ends {left} bytes early in the storage.")
