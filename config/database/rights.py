@@ -57,6 +57,7 @@ _QUOTAS: Final = {
 _SCHEDULER: Final = {
     "scheduler_allocation": ALL,
     "scheduler_attempt": ALL,
+    "scheduler_attemptusage": ALL,
     "scheduler_changedjob": DROP,
     "scheduler_cluster": EDIT,
     "scheduler_clusterevent": ADD,

@@ -26,6 +26,7 @@ from scheduler.agent.settings import Settings
 from scheduler.agent.shim_link import ShimLink
 from scheduler.agent.sync import ServerSync
 from scheduler.agent.tasks.task_table import TaskTable
+from scheduler.agent.tasks.usage import UsageSampler
 
 #: Tasks that end within this of each other share a report; a person does not notice, a batch of 500 does.
 LINGER_SECONDS: Final = 0.01
@@ -44,7 +45,8 @@ ABANDONED_SECONDS: Final = 60.0
 class Agent:
     """One node. Threads share the task table: `poll` asks for work, `report` sends changes, `logs` uploads output.
 
-    A fourth, `results`, says what jobs have left behind and sends what somebody wants to see of it.
+    A fourth, `results`, says what jobs have left behind and sends what somebody wants to see of it; a fifth, `usage`,
+    samples what running tasks use.
     """
 
     def __init__(self, settings: Settings, means: Means | None = None) -> None:
@@ -91,6 +93,8 @@ class Agent:
         _start_thread("report", self._report)
         _start_thread("logs", self._upload)
         _start_thread("results", self._serve_results)
+        if self.settings.usage_seconds:
+            _start_thread("usage", self._sample_usage)
         self.stopping.wait()
         if self.settings.ends_jobs and not self._abandoned:
             self._end_tasks()
@@ -256,6 +260,25 @@ class Agent:
                 if error.status != 404:  # a server of an earlier version knows nothing of results
                     say(f"results were refused: {error}")
                 backoff.wait(self.stopping)
+
+    # ------------------------------------------------------------ usage
+
+    def _sample_usage(self) -> None:
+        """Send what running tasks use; a sample that does not reach the server is not sent again."""
+        sampler = UsageSampler(self.table, seconds=self.settings.usage_seconds)
+        client = self._client()
+        while not self.stopping.wait(sampler.wait_seconds):
+            taken = sampler.take()
+            if not taken["samples"] or not self.identity.key:
+                continue
+            client.key = self.identity.key
+            try:
+                client.post("/api/v1/agent/usage", taken)
+            except ServerUnreachable:
+                pass
+            except Refused as error:
+                if error.status != 404:  # a server of an earlier version knows nothing of samples
+                    say(f"samples of usage were refused: {error}")
 
 
 def _start_thread(name: str, work: Callable[[], None]) -> None:

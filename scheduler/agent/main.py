@@ -27,6 +27,7 @@ from scheduler.agent.node.inventory import Overrides
 from scheduler.agent.server.client import InsecureServer, ServerClient
 from scheduler.agent.settings import Settings
 from scheduler.agent.tasks.orders import PROCESS_LIMIT
+from scheduler.agent.tasks.usage import SAMPLE_SECONDS
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,118}[A-Za-z0-9])?")
 
@@ -123,6 +124,13 @@ def _add_offer(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"end a task that has more processes at a time (default: {PROCESS_LIMIT})",
     )
+    add(
+        "--usage-seconds",
+        type=_not_negative,
+        default=SAMPLE_SECONDS,
+        metavar="S",
+        help=f"how often the use of running tasks is sampled; 0 = never (default: {SAMPLE_SECONDS:g})",
+    )
 
 
 def _add_isolation(parser: argparse.ArgumentParser) -> None:
@@ -207,6 +215,7 @@ def _settings(given: argparse.Namespace) -> Settings:
             partitions=tuple(given.partition),
         ),
         process_limit=given.max_processes,
+        usage_seconds=given.usage_seconds,
         requests_are_limits=given.requests_are_limits,
         site=Site(
             isolation=given.isolation,
@@ -228,6 +237,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def _not_negative(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to a day")
     return number
 
 

@@ -184,6 +184,16 @@ class LogAnswer(TypedDict):
     gone: list[int]
 
 
+class UsageSamples(TypedDict):
+    """What running tasks have used since their samples before.
+
+    Each is [task, epoch, CPU (1/1000 cores), memory (MiB, the most), percent of its GPUs, their memory (MiB)]; the
+    last two are null where no GPU was measured.
+    """
+
+    samples: list[list[int | None]]
+
+
 class KeptFolder(TypedDict):
     """A task's folder that was kept, since it holds something; not `whole`: there is more than was counted."""
 

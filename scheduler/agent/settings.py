@@ -8,6 +8,7 @@ from pathlib import Path
 from scheduler.agent.isolation.probe import Site
 from scheduler.agent.node.inventory import Overrides
 from scheduler.agent.tasks.orders import PROCESS_LIMIT
+from scheduler.agent.tasks.usage import SAMPLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Settings:
     ca_file: str | None = None
     #: How many processes a task may have at a time.
     process_limit: int = PROCESS_LIMIT
+    #: How often the use of running tasks is sampled; 0 = never.
+    usage_seconds: float = SAMPLE_SECONDS
     #: End our tasks when this process has ended; 0 lets them live.
     parent_pid: int = 0
     #: End our tasks when we are asked to stop.

@@ -59,6 +59,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(
         rf"^jobs/{JOB}/results/archive$", results.JobResultArchive.as_view(), name="api-job-result-archive"
     ),
+    re_path(rf"^jobs/{JOB}/usage$", job_reads.JobUsageView.as_view(), name="api-job-usage"),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
     re_path(rf"^jobs/{JOB}/checkpoint$", jobs.JobCheckpoint.as_view(), name="api-job-checkpoint"),
     re_path(rf"^jobs/{JOB}/resize$", jobs.ResizeJob.as_view(), name="api-job-resize"),

@@ -1,7 +1,7 @@
 """The rows of machines, queues, jobs and cycles."""
 
 from scheduler.models.allocation import Allocation
-from scheduler.models.attempt import Attempt, LogChunk, Suspension, Task
+from scheduler.models.attempt import USAGE_POINTS, Attempt, AttemptUsage, LogChunk, Suspension, Task
 from scheduler.models.changed_job import ChangedJob
 from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
 from scheduler.models.cycle import Cycle, Lease
@@ -19,7 +19,9 @@ from scheduler.models.retention import RetentionRun
 
 __all__ = [
     "Allocation",
+    "USAGE_POINTS",
     "Attempt",
+    "AttemptUsage",
     "ChangedJob",
     "Cluster",
     "Cycle",

@@ -58,6 +58,7 @@ def task_order(
             "epoch": assignment["epoch"],
             "job": assignment["job"],
             "devices": assignment["devices"],
+            "memory_mib": assignment["memory_mib"],
         },
         process_limit=process_limit,
         user=assignment["user"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
@@ -16,6 +16,18 @@ from scheduler.agent.tasks.reports import report_of
 
 #: Follows the key of a task whose results of elements are meant.
 _RESULTS: Final = "/elements"
+
+
+class RunningTask(NamedTuple):
+    """A running task: its first process, for how long it has run, what memory it asked for."""
+
+    key: str
+    task: int
+    epoch: int
+    leader: int
+    ran_ms: int
+    memory_mib: int
+    has_gpus: bool
 
 
 class TaskTable:
@@ -251,6 +263,19 @@ class TaskTable:
                 Holder(
                     key, record["pid"], tuple(record["meta"].get("devices", ())),
                     max(0, now - record["started_boot_ms"]),
+                )
+                for key, entry in self._tasks.items()
+                if (record := entry.record) is not None and record["state"] == "running"
+            ]  # fmt: skip
+
+    def running(self) -> list[RunningTask]:
+        """The running tasks, for those that measure them."""
+        now = processes.boot_ms()
+        with self.changed:
+            return [
+                RunningTask(
+                    key, entry.task, entry.epoch, record["pid"], now - record["started_boot_ms"],
+                    record["meta"].get("memory_mib", 0), bool(record["meta"].get("devices")),
                 )
                 for key, entry in self._tasks.items()
                 if (record := entry.record) is not None and record["state"] == "running"

@@ -17,6 +17,7 @@ from scheduler.services.cluster.inventory import read_inventory
 from scheduler.services.execution import elements
 from scheduler.services.execution.agent_messages import AgentMessage
 from scheduler.services.jobs import logs
+from scheduler.services.jobs.usage import Sample
 from scheduler.services.results.kept import Reported
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -32,6 +33,8 @@ MAX_WAIT_SECONDS: Final = 3600
 _STATES: Final = frozenset({"running", "succeeded", "failed", "stopped", "lost"})
 _INT_MAX: Final = 2**31 - 1
 _BIG_MAX: Final = 2**62
+#: A thousand samples of the largest CPU and memory can still be added.
+_SAMPLE_BOUNDS: Final = (_BIG_MAX, _INT_MAX, 2**40, 2**40, 100, 2**40)
 
 
 def parse(data: bytes, encoding: str) -> Mapping[str, Any]:
@@ -194,6 +197,32 @@ def read_chunks(read: Reader, body: Mapping[str, Any]) -> list[logs.IncomingChun
         offset = read.whole(data, "offset", under, _BIG_MAX)
         chunks.append(logs.IncomingChunk(task, epoch, str(stream), offset, plain))
     return chunks
+
+
+def read_usage(body: Mapping[str, Any]) -> list[Sample]:
+    """Samples of running tasks; raises InvalidInput."""
+    samples = body.get("samples")
+    if not isinstance(samples, list) or len(samples) > MAX_REPORTS or not all(map(_is_sample, samples)):
+        raise InvalidInput(
+            message="The message cannot be read.",
+            problems=[
+                FieldProblem(
+                    "samples", f"has to be a list of at most {MAX_REPORTS} lists of six whole numbers"
+                )
+            ],
+        )
+    return [Sample(*sample) for sample in samples]
+
+
+def _is_sample(value: Any) -> bool:
+    """Whether this is [task, epoch, CPU, memory, GPU percent, GPU memory]; the last two together may be null."""
+    if not isinstance(value, list) or len(value) != len(_SAMPLE_BOUNDS):
+        return False
+    known = value[:4] if value[4:] == [None, None] else value
+    return all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= most
+        for n, most in zip(known, _SAMPLE_BOUNDS, strict=False)
+    )
 
 
 def read_kept(body: Mapping[str, Any]) -> tuple[int, int, list[Reported]]:
