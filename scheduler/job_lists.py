@@ -99,6 +99,7 @@ class _Columns(NamedTuple):
     restart_policy: str
     max_restarts: int
     restart_rules: list[Any]
+    probes: list[Any]
     restart_delay_seconds: int | None
     restart_delay_max_seconds: int | None
     preemptible: bool
@@ -187,7 +188,16 @@ _JSON: Final = [
     place
     for place, name in enumerate(_Columns._fields)
     if name
-    in ("reason_details", "extras", "labels", "node_selector", "tolerations", "affinity", "restart_rules")
+    in (
+        "reason_details",
+        "extras",
+        "labels",
+        "node_selector",
+        "tolerations",
+        "affinity",
+        "restart_rules",
+        "probes",
+    )
 ]
 
 

@@ -25,6 +25,7 @@ from scheduler.agent.server.websocket import WebSocket
 from scheduler.agent.settings import Settings
 from scheduler.agent.shim_link import ShimLink
 from scheduler.agent.sync import ServerSync
+from scheduler.agent.tasks.gpu_probes import GpuProbes
 from scheduler.agent.tasks.task_table import TaskTable
 from scheduler.agent.tasks.usage import UsageSampler
 
@@ -191,12 +192,14 @@ class Agent:
 
     def _report(self) -> None:
         client = self._client()
+        gpu_probes = GpuProbes(self.table, self.link.stop_unhealthy)
         backoff = Backoff()
         while not self.stopping.is_set():
             self.table.wait_for_reports(1.0)
             self.table.look_for_checkpoints()
             self.table.look_for_results()
             self.table.report_gpu_use()
+            gpu_probes.look()
             if not self.identity.key or not self.table.has_pending_reports():
                 self.stopping.wait(0 if self.identity.key else 0.2)
                 continue

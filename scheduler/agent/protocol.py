@@ -22,6 +22,10 @@ SHUT_DOWN: Final = "Muster was stopped on this node."
 GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
 #: The class of a task that was ended for its memory (`Report.failure`).
 OUT_OF_MEMORY: Final = "out-of-memory"
+#: The same of a task that was ended since one of its probes failed; also the reason of that stop on its node.
+UNHEALTHY: Final = "unhealthy"
+#: The longest text of a probe's result.
+PROBE_TEXT_BYTES: Final = 200
 #: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 
@@ -59,6 +63,8 @@ class Assignment(TypedDict):
     #: The most that the task may use, where its job has limits.
     cpu_limit_millis: NotRequired[int]
     memory_limit_mib: NotRequired[int]
+    #: What is checked while it runs, as the job's row keeps it.
+    probes: NotRequired[list[dict[str, Any]]]
     #: The NUMA domain of the node that its CPUs and its memory have to come from.
     numa_domain: NotRequired[int]
     #: Of an elastic job: the least and the most tasks that it may have.
@@ -68,6 +74,20 @@ class Assignment(TypedDict):
     array_index: NotRequired[int]
     #: Of a job that runs several elements of its array; `command` then says that the agent is too old to know this.
     elements: NotRequired[ElementsToRun]
+
+
+class ProbeResult(TypedDict):
+    """The last result of a probe, by its place in the job's list; `failures` are those in a row.
+
+    Between shim and agent `boot_ms` says when it changed; the server gets `ago_ms`.
+    """
+
+    number: int
+    ok: bool
+    failures: int
+    text: str
+    boot_ms: NotRequired[int]
+    ago_ms: NotRequired[int]
 
 
 class ElementsToRun(TypedDict):
@@ -124,6 +144,8 @@ class Report(TypedDict):
     saved_path: NotRequired[str]
     #: Of a running task: whether its processes are suspended.
     suspended: NotRequired[bool]
+    #: Of a task with probes: their last results.
+    probes: NotRequired[list[ProbeResult]]
     #: Elements that have ended, as `scheduler.agent.elements` writes them, with ages in the place of times.
     elements: NotRequired[list[list[Any]]]
 
@@ -268,6 +290,8 @@ class TaskOrder(TypedDict):
     cpu_millis: NotRequired[int]
     device_files: NotRequired[list[str]]
     own_variables: NotRequired[list[str]]
+    #: What its guard checks while it runs.
+    probes: NotRequired[list[dict[str, Any]]]
 
 
 class TaskRecord(TypedDict):
@@ -293,6 +317,8 @@ class TaskRecord(TypedDict):
     cpu_time_ms: int | None
     #: Why it failed, where the node knows more than its exit says (`Report.failure`).
     failure: NotRequired[str]
+    #: The last results of its probes.
+    probes: NotRequired[list[ProbeResult]]
     #: Since when its processes are suspended (0 = not now), and for how long they were before; the time limit waits.
     suspended_boot_ms: NotRequired[int]
     suspended_ms: NotRequired[int]

@@ -146,6 +146,8 @@ class Task(models.Model):
     failure_class = models.CharField(
         max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
     )
+    #: The last results of its job's probes: [{"number", "ok", "failures", "text", "at"}]; null before the first.
+    probe_results = models.JSONField(null=True, blank=True)
     peak_memory_mib = models.BigIntegerField(null=True, blank=True)
     cpu_time_ms = models.BigIntegerField(null=True, blank=True)
     #: Of its GPUs together: the time they were watched while it held them, and of it the time they worked for it.

@@ -35,6 +35,7 @@ from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
 from scheduler.web.job_usage import usage_lines
+from scheduler.web.probes import probes_of
 from scheduler.web.reads import exit_words
 from scheduler.web.results import results_of
 from scheduler.web.submit import funnel
@@ -207,6 +208,7 @@ def _holdings(job: Job) -> dict[str, Any]:
         "latest": latest,
         "allocation_rows": rows,
         "waits": conditions_of(job),
+        "probes": probes_of(job, tasks.values()),
         "usage": usage_lines(usage_of_attempt(job, latest, allocations, devices.values()))
         if latest
         else None,

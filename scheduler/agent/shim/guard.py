@@ -25,6 +25,7 @@ from scheduler.agent import cpus, numa, processes
 from scheduler.agent.isolation.cell import Cell
 from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
 from scheduler.agent.shim.guard_status import StatusWriter
+from scheduler.agent.shim.probes.runner import Probes
 
 #: Names the task's status file there too. Keys are unique in one portal; a machine may have agents of several portals.
 STATUS_FILE_VARIABLE: Final = "MUSTER_TASK_SLIP"
@@ -155,7 +156,8 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
     if not _ends_within(leader, SHORT_SECONDS):
         status.announce()
     usage = Usage()
-    end = _wait_for(leader, usage)
+    probes = _probes(order, leader, cell, status) if "probes" in order else None
+    end = _wait_for(leader, usage, probes, status)
     if left := end_descendants(UNKILLABLE_SECONDS, usage):
         end["left"] = left
     if cell.ran_out_of_memory():
@@ -164,6 +166,12 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
     while left:
         time.sleep(1.0)
         left = end_descendants(UNKILLABLE_SECONDS, usage)
+
+
+def _probes(order: TaskOrder, leader: int, cell: Cell, status: StatusWriter) -> Probes:
+    return Probes(
+        order, leader, start=lambda spawn: cell.start_beside(order, spawn), on_change=status.write_probes
+    )
 
 
 def _worn(cell: Cell) -> dict[str, bool]:
@@ -234,19 +242,34 @@ def _spawn(order: TaskOrder) -> int:
     )
 
 
-def _wait_for(leader: int, usage: Usage) -> dict[str, Any]:
+def _wait_for(leader: int, usage: Usage, probes: Probes | None, status: StatusWriter) -> dict[str, Any]:
     """How the first process of the task ended; orphans that end before it are only reaped."""
     while True:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        assert found is not None
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | (os.WNOHANG if probes else 0))
+        if found is None:
+            assert probes is not None
+            _probe(probes, status)
+            continue
         if found.si_pid == leader:
             # Before it is reaped: until then no other process can get its number.
             processes.signal_group(leader, signal.SIGKILL)
-        _, status, used = os.wait4(found.si_pid, 0)
+        _, wait_status, used = os.wait4(found.si_pid, 0)
+        code = os.waitstatus_to_exitcode(wait_status)
+        if probes is not None and probes.ended(found.si_pid, code):
+            continue
         usage.add(used)
         if found.si_pid == leader:
-            code = os.waitstatus_to_exitcode(status)
+            if probes is not None:
+                probes.close()
             return {"ended": processes.boot_ms(), "code": code}
+
+
+def _probe(probes: Probes, status: StatusWriter) -> None:
+    """Check what is due, say once that the task is unhealthy, and wait for the next check or the end of a child."""
+    probes.work()
+    if sentence := probes.take_unhealthy():
+        status.write({"unhealthy": sentence})
+    signal.sigtimedwait([signal.SIGCHLD], probes.wait_seconds())
 
 
 def end_descendants(seconds: float, usage: Usage) -> int:

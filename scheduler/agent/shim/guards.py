@@ -103,6 +103,11 @@ class Guards:
             record["started_boot_ms"] = line["at"]
             self._store.mark_changed(task)
             control.apply_pending(task)
+        if (line := status.line("probes")) is not None and line["probes"] != record.get("probes"):
+            record["probes"] = line["probes"]
+            self._store.mark_changed(task)
+        if (line := status.line("unhealthy")) is not None and task.runs and not record["stop_reason"]:
+            control.stop_unhealthy(self._store, task, line["unhealthy"])
         if (line := status.line("ended")) is not None:
             code = line["code"]
             record["exit_code"], record["exit_signal"] = (code, None) if code >= 0 else (None, -code)

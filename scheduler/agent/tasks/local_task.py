@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.agent import processes
-from scheduler.agent.protocol import TaskRecord
+from scheduler.agent.protocol import ProbeResult, TaskRecord
 
 STREAMS: Final = ("stdout", "stderr")
 #: The beginning of a task is reported at this age: who has ended by then is reported once.
@@ -42,6 +42,9 @@ class LocalTask:
     elements_at: int = 0
     #: The age at which the use of its GPUs is reported next.
     use_due_ms: int = 60_000
+
+    #: The last results of its probes by GPUs, which the agent makes.
+    gpu_probe_results: list[ProbeResult] = field(default_factory=list)
 
     @property
     def running(self) -> bool:

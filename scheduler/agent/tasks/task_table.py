@@ -5,17 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
-from scheduler.agent.protocol import Report, TaskRecord, task_key
+from scheduler.agent.protocol import ProbeResult, Report, TaskRecord, task_key
 from scheduler.agent.tasks.element_results import MOST_RESULTS, has_results, read_results
 from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
 from scheduler.agent.tasks.reports import report_of
 
 #: Follows the key of a task whose results of elements are meant.
 _RESULTS: Final = "/elements"
+
+
+def _reported_part(record: TaskRecord) -> tuple[Any, ...]:
+    """What of a record is reported when it changes."""
+    return record["state"], is_suspended(record), record.get("probes")
 
 
 class RunningTask(NamedTuple):
@@ -28,6 +33,9 @@ class RunningTask(NamedTuple):
     ran_ms: int
     memory_mib: int
     has_gpus: bool
+    #: As `orders.task_order` writes them.
+    gpu_probes: list[dict[str, Any]]
+    suspended: bool
 
 
 class TaskTable:
@@ -79,9 +87,9 @@ class TaskTable:
                 uploaded=dict.fromkeys(STREAMS),
             )  # fmt: skip
             self._tasks[record["key"]] = entry
-        before = (entry.record["state"], is_suspended(entry.record)) if entry.record else ("", False)
+        before = _reported_part(entry.record) if entry.record else None
         entry.record = record
-        if (record["state"], is_suspended(record)) != before and record["state"] != "starting":
+        if _reported_part(record) != before and record["state"] != "starting":
             entry.version += 1
 
     def _drop_unknown_to_shim(self, seen: set[str]) -> None:
@@ -199,6 +207,14 @@ class TaskTable:
                     entry.version += 1
                     self.changed.notify_all()
 
+    def set_gpu_probes(self, key: str, results: list[ProbeResult]) -> None:
+        """Report these results of the task's probes by GPUs."""
+        with self.changed:
+            if (entry := self._tasks.get(key)) is not None and entry.running:
+                entry.gpu_probe_results = results
+                entry.version += 1
+                self.changed.notify_all()
+
     def has_pending_reports(self) -> bool:
         return bool(self._unknown) or any(entry.has_pending_report for entry in self._tasks.values())
 
@@ -276,6 +292,7 @@ class TaskTable:
                 RunningTask(
                     key, entry.task, entry.epoch, record["pid"], now - record["started_boot_ms"],
                     record["meta"].get("memory_mib", 0), bool(record["meta"].get("devices")),
+                    record["meta"].get("gpu_probes", []), is_suspended(record),
                 )
                 for key, entry in self._tasks.items()
                 if (record := entry.record) is not None and record["state"] == "running"

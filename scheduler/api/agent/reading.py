@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from infra.errors import FieldProblem, InvalidInput, MusterError
 from scheduler.agent import PROTOCOL
-from scheduler.agent.protocol import Report
+from scheduler.agent.protocol import PROBE_TEXT_BYTES, ProbeResult, Report
 from scheduler.services.cluster.inventory import read_inventory
 from scheduler.services.execution import elements
 from scheduler.services.execution.agent_messages import AgentMessage
 from scheduler.services.jobs import logs
 from scheduler.services.jobs.usage import Sample
 from scheduler.services.results.kept import Reported
+from scheduler.services.submission.fields_probes import MAX_PROBES
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_REPORTS: Final = 2000
@@ -33,6 +34,7 @@ MAX_WAIT_SECONDS: Final = 3600
 _STATES: Final = frozenset({"running", "succeeded", "failed", "stopped", "lost"})
 _INT_MAX: Final = 2**31 - 1
 _BIG_MAX: Final = 2**62
+_YEARS_MS: Final = 100 * 365 * 86400 * 1000
 #: A thousand samples of the largest CPU and memory can still be added.
 _SAMPLE_BOUNDS: Final = (_BIG_MAX, _INT_MAX, 2**40, 2**40, 100, 2**40)
 
@@ -167,6 +169,11 @@ def _read_report(read: Reader, data: Mapping[str, Any], under: str) -> Report:
         if results is None:
             read.problems.append(FieldProblem(under + "elements", "has to be a list of results of elements"))
         report["elements"] = [list(one) for one in results or ()]
+    if "probes" in data:
+        report["probes"] = [
+            _read_probe(read, result, f"{under}probes/{number}/")
+            for number, result in enumerate(read.objects(data["probes"], under + "probes", MAX_PROBES))
+        ]
     if "suspended" in data:
         report["suspended"] = data["suspended"] is True
     for name in ("stop_reason", "text", "failure", "saved_path"):
@@ -177,6 +184,20 @@ def _read_report(read: Reader, data: Mapping[str, Any], under: str) -> Report:
                 text = ""
             report[name] = text.replace("\0", "�")[: 1024 if name == "saved_path" else 300]  # type: ignore[literal-required]
     return report
+
+
+def _read_probe(read: Reader, data: Mapping[str, Any], under: str) -> ProbeResult:
+    text = data.get("text")
+    if not isinstance(text, str):
+        read.problems.append(FieldProblem(under + "text", "has to be text"))
+        text = ""
+    return ProbeResult(
+        number=read.whole(data, "number", under, MAX_PROBES - 1),
+        ok=data.get("ok") is True,
+        failures=read.whole(data, "failures", under, _INT_MAX),
+        text=text.replace("\0", "\ufffd")[:PROBE_TEXT_BYTES],
+        ago_ms=read.whole(data, "ago_ms", under, _YEARS_MS),
+    )
 
 
 def read_chunks(read: Reader, body: Mapping[str, Any]) -> list[logs.IncomingChunk]:

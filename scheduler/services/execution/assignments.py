@@ -116,7 +116,7 @@ SELECT number, epoch, 'job.starting', because, '{}', %s::timestamptz FROM moved
 _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
-    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index
+    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.probes
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
@@ -155,6 +155,7 @@ class _AttemptRow(NamedTuple):
     numa: str
     array_id: UUID | None
     array_index: int | None
+    probes: str  # JSON
 
 
 # ---------------------------------------------------------------- describe
@@ -259,6 +260,8 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["memory_limit_mib"] = job.memory_limit_mib
     if job.numa == "one" and (domain := on_node.domains.get(key)) is not None:
         assignment["numa_domain"] = domain
+    if job.probes != "[]":
+        assignment["probes"] = json.loads(job.probes)
     if job.min_tasks is not None:
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_id is not None and job.array_index is not None:
