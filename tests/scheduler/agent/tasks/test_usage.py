@@ -36,9 +36,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def a_table(clock: Clock, *, devices: list[int] | None = None) -> TaskTable:
+def a_table(clock: Clock, *, devices: list[int] | None = None, **more: object) -> TaskTable:
     table = TaskTable()
-    meta = {"task": 7, "epoch": 2, "job": 1, "devices": devices or [], "memory_mib": 100}
+    meta = {"task": 7, "epoch": 2, "job": 1, "devices": devices or [], "memory_mib": 100, **more}
     record = TaskRecord(
         key="7-2", state="running", boot_id="b", folder="/none", meta=meta, pid=1, start_ticks=1,
         started_boot_ms=clock.ms, ended_boot_ms=0, exit_code=None, exit_signal=None, stop_reason="", lost=False,
