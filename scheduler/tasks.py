@@ -6,6 +6,7 @@ from celery import shared_task
 
 from scheduler.services import retention
 from scheduler.services.accounting import charging, usage_audit
+from scheduler.services.cluster import quarantine
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.planning import forecasts, planner
 
@@ -19,6 +20,12 @@ def plan_all() -> None:
 @shared_task
 def reconcile() -> None:
     reconcile_all()
+
+
+@shared_task
+def watch_nodes() -> None:
+    """Take nodes out of service where jobs of several people failed lately."""
+    quarantine.quarantine_failing_nodes()
 
 
 @shared_task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any, Final
 from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.isolation.means import Means
+from scheduler.agent.node.health_check import HealthCheck
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import STREAM_PATH
 from scheduler.agent.server.address import AddressFile, fixed
@@ -60,7 +62,10 @@ class Agent:
         )
         self.identity = Identity(settings.state, settings.name)
         facts = (means or Means()).facts()
-        self.inventory = MeasuredInventory(settings.overrides, settings.state, self.gpus, isolation=facts)
+        self.health = HealthCheck(settings.health_check) if settings.health_check else None
+        self.inventory = MeasuredInventory(
+            settings.overrides, settings.state, self.gpus, isolation=facts, health=self.health
+        )
         self.sync = ServerSync(
             settings, table=self.table, link=self.link, inventory=self.inventory, gpus=self.gpus
         )
@@ -90,6 +95,9 @@ class Agent:
         if self.gpus is not None:
             _start_thread("gpus", self._watch_gpus)
             self.gpus.wait(GPUS_SECONDS)
+        if self.health is not None:
+            self.health.run()  # before the first job comes
+            _start_thread("health", self._watch_health)
         _start_thread("poll", self._poll)
         _start_thread("report", self._report)
         _start_thread("logs", self._upload)
@@ -104,6 +112,18 @@ class Agent:
     def _watch_gpus(self) -> None:
         assert self.gpus is not None
         self.gpus.watch(self.table.gpu_holders, self.table.keys)
+
+    def _watch_health(self) -> None:
+        """Run the site's check; a changed result is sent at once, beside the call that is held open."""
+        assert self.health is not None
+        client = self._client()
+
+        def send() -> None:
+            client.key = self.identity.key
+            with contextlib.suppress(ServerUnreachable, Refused):  # the next call has it
+                self.sync.poll(client, wait_seconds=0.0)
+
+        self.health.watch(self.settings.health_check_seconds, self.stopping, send)
 
     def _end_tasks(self) -> None:
         """The whole portal stops: end our tasks, and report it, so that the server can run their jobs again."""

@@ -11,7 +11,7 @@ from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecas
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobRequest, WaitEnd
-from scheduler.models.node import Device, Node, NodeHeartbeat
+from scheduler.models.node import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_QUARANTINE, Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
 from scheduler.models.results.kept_result import KeptResult, LeaveReason
@@ -19,6 +19,8 @@ from scheduler.models.retention import RetentionRun
 
 __all__ = [
     "Allocation",
+    "DRAINED_BY_HEALTH_CHECK",
+    "DRAINED_BY_QUARANTINE",
     "USAGE_POINTS",
     "Attempt",
     "AttemptUsage",
