@@ -175,8 +175,8 @@ CELERY_BEAT_SCHEDULE = {
     },
     "quarantine nodes where jobs of several people fail": {
         "task": "scheduler.tasks.watch_nodes",
-        "schedule": 30.0,
-        "options": {"expires": 30},
+        "schedule": every(30),
+        "options": {"queue": "default", "expire_seconds": 60},
     },
     "reconcile with what runs": {
         "task": "scheduler.tasks.reconcile",

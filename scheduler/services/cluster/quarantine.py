@@ -69,7 +69,7 @@ def quarantine_failing_nodes() -> list[str]:
         },
     )
     failing = [_Failing(*row) for row in found]
-    room = _room() if failing else {}
+    room = _room() if failing else Counter()
     return [name for one in failing if (name := _quarantine(one, window, room))]
 
 
