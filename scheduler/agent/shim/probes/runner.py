@@ -125,8 +125,9 @@ class Probes:
                 probe.pid = self._start(lambda: _spawn(asked["command"], self._order["env"]))
             else:
                 self._start(lambda: self._fork(probe))
-        except OSError as error:
-            self._take(probe, Found(False, f"it could not be started: {error.strerror}"))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            self._take(probe, Found(False, f"it could not be started: {why}"))
 
     def _fork(self, probe: _Probe) -> int:
         asked, since = probe.asked, self._since
