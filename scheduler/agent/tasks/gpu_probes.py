@@ -61,9 +61,17 @@ class GpuProbes:
             if watched.failures[number] >= probe["failures"]:
                 why = f"Unhealthy: probe {probe.get('name') or 'gpu'} failed: {text}."
         if changed:
-            self._table.set_gpu_probes(task.key, list(watched.results.values()))
+            self._report(task, list(watched.results.values()))
         if why:
             self._stop(task.key, why)
+
+    def _report(self, task: RunningTask, results: list[ProbeResult]) -> None:
+        with self._table.changed:
+            entry = self._table.get(task.task, task.epoch)
+            if entry is not None and entry.running:
+                entry.gpu_probe_results = results
+                entry.version += 1
+                self._table.changed.notify_all()
 
     @staticmethod
     def _take(watched: _Watched, probe: dict[str, Any], ok: bool, text: str, now_ms: int) -> bool:

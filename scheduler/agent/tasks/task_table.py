@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
-from scheduler.agent.protocol import ProbeResult, Report, TaskRecord, task_key
+from scheduler.agent.protocol import Report, TaskRecord, task_key
 from scheduler.agent.tasks.element_results import MOST_RESULTS, has_results, read_results
 from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
 from scheduler.agent.tasks.reports import report_of
@@ -206,14 +206,6 @@ class TaskTable:
                 if self.gpu_use_of(entry.key) is not None:
                     entry.version += 1
                     self.changed.notify_all()
-
-    def set_gpu_probes(self, key: str, results: list[ProbeResult]) -> None:
-        """Report these results of the task's probes by GPUs."""
-        with self.changed:
-            if (entry := self._tasks.get(key)) is not None and entry.running:
-                entry.gpu_probe_results = results
-                entry.version += 1
-                self.changed.notify_all()
 
     def has_pending_reports(self) -> bool:
         return bool(self._unknown) or any(entry.has_pending_report for entry in self._tasks.values())

@@ -19,7 +19,7 @@ from scheduler.services.execution.agent_messages import AgentMessage
 from scheduler.services.jobs import logs
 from scheduler.services.jobs.usage import Sample
 from scheduler.services.results.kept import Reported
-from scheduler.services.submission.fields_probes import MAX_PROBES
+from scheduler.services.submission.fields_restart import MAX_PROBES
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_REPORTS: Final = 2000

@@ -51,8 +51,14 @@ from scheduler.services.submission.fields_placement import (
     read_pack,
     read_tolerations,
 )
-from scheduler.services.submission.fields_probes import MAX_PROBES, PROBE, read_probes
-from scheduler.services.submission.fields_restart import MAX_RULES, RESTART_RULE, read_restart_rules
+from scheduler.services.submission.fields_restart import (
+    MAX_PROBES,
+    MAX_RULES,
+    PROBE,
+    RESTART_RULE,
+    read_probes,
+    read_restart_rules,
+)
 from scheduler.services.submission.fields_task import (
     MAX_ENV_ENTRIES,
     MAX_EXTRA,

@@ -16,7 +16,7 @@ from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartAction
 from scheduler.services.submission.declaration import Rule, rule
-from scheduler.services.submission.fields_probes import ProbeKind
+from scheduler.services.submission.fields_restart import ProbeKind
 from scheduler.services.submission.fields_task import MEMORY_UNITS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from infra.errors import InvalidInput
 from scheduler.services.submission.fields import Inputs
-from scheduler.services.submission.fields_probes import read_probes
+from scheduler.services.submission.fields_restart import read_probes
 from tests.support.agents import World
 
 
