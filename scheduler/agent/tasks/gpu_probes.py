@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler.agent import processes
 from scheduler.agent.protocol import ProbeResult
+from scheduler.agent.shim.probes.runner import is_reported
 from scheduler.agent.tasks.task_table import RunningTask, TaskTable
 from scheduler.agent.times import in_words
 
@@ -75,7 +76,7 @@ class GpuProbes:
 
     @staticmethod
     def _take(watched: _Watched, probe: dict[str, Any], ok: bool, text: str, now_ms: int) -> bool:
-        """Keep a result; answers whether it differs from the one before."""
+        """Keep a result; answers whether it is to be reported."""
         number = probe["number"]
         failures = 0 if ok else watched.failures.get(number, 0) + 1
         before = watched.results.get(number)
@@ -83,4 +84,4 @@ class GpuProbes:
         watched.results[number] = ProbeResult(
             number=number, ok=ok, failures=failures, text=text, boot_ms=now_ms
         )
-        return before is None or (before["ok"], before["failures"]) != (ok, failures)
+        return before is None or before["ok"] != ok or is_reported(failures)

@@ -141,7 +141,7 @@ class Probes:
         return probe.pid
 
     def _take(self, probe: _Probe, found: Found) -> None:
-        before = (probe.last, probe.failures)
+        before = probe.last
         probe.failures = 0 if found.ok else probe.failures + 1
         probe.last = found
         most = probe.asked["failures"]
@@ -149,7 +149,7 @@ class Probes:
             times = f" {most} times in a row" if most > 1 else ""
             name = checks.described(probe.asked)
             self.unhealthy = f"Unhealthy: probe {name} failed{times}: {_short(found.text)}."
-        if before[0] is None or before[0].ok != found.ok or before[1] != probe.failures:
+        if before is None or before.ok != found.ok or is_reported(probe.failures):
             self._on_change(self.results())
 
     def results(self) -> list[ProbeResult]:
@@ -177,6 +177,11 @@ class Probes:
         if probe.read_end is not None:
             os.close(probe.read_end)
         probe.pid = probe.read_end = None
+
+
+def is_reported(failures: int) -> bool:
+    """Whether this number of failures in a row is reported: 1, 2, 4, 8, ... so that a long row is few reports."""
+    return failures > 0 and failures & (failures - 1) == 0
 
 
 def _spawn(command: str, env: Mapping[str, str]) -> int:
