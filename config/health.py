@@ -107,6 +107,7 @@ def run_checks() -> Iterator[Check]:
         if migrations.ok:
             yield _timed("planner", False, _planner)
             yield _timed("policies", False, _policies)
+            yield _timed("nodes", False, _nodes)
             yield _timed("notifications", False, _notifications)
     yield _timed("redis", False, _redis)
     yield _timed("disk", False, _disk)
@@ -193,6 +194,17 @@ def _policies() -> str:
             )
         )
     return "followed"
+
+
+def _nodes() -> str:
+    from scheduler.services.cluster.quarantine import nodes_out_of_service  # not before the apps are there
+
+    away = nodes_out_of_service()
+    if away:
+        raise _NotReadyError(
+            "; ".join(f"{node.name} is out of service: {node.drain_reason}" for node in away[:20])
+        )
+    return "in service"
 
 
 #: Events, mails and messages that are due for longer say that nobody delivers them.

@@ -103,6 +103,7 @@ class _Columns(NamedTuple):
     restart_policy: str
     max_restarts: int
     restart_rules: list[Any]
+    probes: list[Any]
     restart_delay_seconds: int | None
     restart_delay_max_seconds: int | None
     checkpoint: dict[str, Any]
@@ -200,6 +201,7 @@ _JSON: Final = [
         "tolerations",
         "affinity",
         "restart_rules",
+        "probes",
         "checkpoint",
         "artifacts",
     )

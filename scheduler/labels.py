@@ -145,6 +145,9 @@ NODE_STATES: Final[dict[NodeState, Label]] = {
     NodeState.DOWN: Label("down", "cross", "failed", "stopped responding; its jobs are lost"),
 }
 CORDONED: Final = Label("cordoned", "slash", "cancelled", "accepts no new jobs; running jobs continue")
+QUARANTINED: Final = Label(
+    "quarantined", "warn", "failed", "accepts no new jobs, since jobs of several people failed here"
+)
 DRAINING: Final = Label(
     "draining", "pause", "blocked", "accepts no new jobs; running jobs continue to their end"
 )
@@ -166,7 +169,7 @@ def node_label(node: Node) -> Label:
     if state is not NodeState.UP:
         return NODE_STATES[state]
     if node.draining:
-        return DRAINING
+        return QUARANTINED if node.in_quarantine else DRAINING
     if node.cordoned:
         return CORDONED
     return NODE_STATES[state]

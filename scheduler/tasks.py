@@ -9,6 +9,7 @@ from scheduler.services.accounting import charging, usage_audit
 from scheduler.services.artifacts import removal as artifact_removal
 from scheduler.services.artifacts import uploads
 from scheduler.services.checkpoints import removal as checkpoint_removal
+from scheduler.services.cluster import quarantine
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.planning import forecasts, planner
 
@@ -22,6 +23,12 @@ def plan_all() -> None:
 @shared_task
 def reconcile() -> None:
     reconcile_all()
+
+
+@shared_task
+def watch_nodes() -> None:
+    """Take nodes out of service where jobs of several people failed lately."""
+    quarantine.quarantine_failing_nodes()
 
 
 @shared_task

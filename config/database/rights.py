@@ -59,6 +59,7 @@ _SCHEDULER: Final = {
     "scheduler_artifact": ALL,
     "scheduler_artifactupload": ALL,
     "scheduler_attempt": ALL,
+    "scheduler_attemptusage": ALL,
     "scheduler_changedjob": DROP,
     "scheduler_checkpoint": ALL,
     "scheduler_cluster": EDIT,

@@ -174,6 +174,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(PLAN_SECONDS),
         "options": {"queue": "scheduling", "expire_seconds": 3 * PLAN_SECONDS},
     },
+    "quarantine nodes where jobs of several people fail": {
+        "task": "scheduler.tasks.watch_nodes",
+        "schedule": every(30),
+        "options": {"queue": "default", "expire_seconds": 60},
+    },
     "reconcile with what runs": {
         "task": "scheduler.tasks.reconcile",
         "schedule": every(RECONCILE_SECONDS),
@@ -460,6 +465,10 @@ MUSTER_NODE_SILENT_SECONDS = read("MUSTER_NODE_SILENT_SECONDS")
 # Longer than a restart of the server takes, or its repair: until then a node that is cut off works on, then
 # it stops its jobs by itself, and only after that are they started elsewhere.
 MUSTER_NODE_LOST_SECONDS = read("MUSTER_NODE_LOST_SECONDS")
+# Where jobs of several people fail within a time, the node is at fault: it takes no more.
+MUSTER_QUARANTINE_PEOPLE = read("MUSTER_QUARANTINE_PEOPLE")
+MUSTER_QUARANTINE_FAILURES = read("MUSTER_QUARANTINE_FAILURES")
+MUSTER_QUARANTINE_SECONDS = read("MUSTER_QUARANTINE_SECONDS")
 # An agent's sync call is held open this long when there is nothing to say.
 MUSTER_SYNC_HOLD_SECONDS = read("MUSTER_SYNC_HOLD_SECONDS")
 # From SIGTERM to SIGKILL.

@@ -419,6 +419,19 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "Time without a heartbeat after which a node is `down` and its jobs are lost.",
                 "s",
             ),
+            Setting(
+                "MUSTER_QUARANTINE_PEOPLE",
+                "int",
+                3,
+                "A node drains when jobs of this number of people failed on it, by its fault or unhealthy; 0 = never.",
+            ),
+            Setting(
+                "MUSTER_QUARANTINE_FAILURES",
+                "int",
+                5,
+                "The least number of such failures.",
+            ),
+            Setting("MUSTER_QUARANTINE_SECONDS", "int", 600, "The time in which they count.", "s"),
             Setting("MUSTER_LOG_CAP_BYTES", "int", 64 * _MIB, "Stored output per stream of a task.", "bytes"),
             Setting(
                 "MUSTER_SCRATCH_MIB",

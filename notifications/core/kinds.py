@@ -75,7 +75,9 @@ KINDS: Final[dict[Kind, About]] = {
     Kind.WEBHOOK_DISABLED: About(
         "Webhook disabled", "A webhook was disabled since nothing could be delivered.", mail=True, sent=False
     ),
-    Kind.NODE_DOWN: About("Node down", "A node has stopped responding.", mail=True, operators=True),
+    Kind.NODE_DOWN: About(
+        "Node down", "A node has stopped responding, or Muster took it out of service.", mail=True, operators=True
+    ),
     Kind.POLICY_FAULT: About(
         "Scheduler fault", "A plugin failed and is out of use, or a profile cannot be followed.", mail=True,
         operators=True,

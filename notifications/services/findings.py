@@ -21,6 +21,7 @@ from notifications.services.job_events import who_asks_for
 from notifications.services.occurrences import Occurrence, take_in
 from scheduler.core.lifecycle import LIVE_ATTEMPT, PENDING
 from scheduler.core.mail_types import MailType
+from scheduler.models import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_QUARANTINE
 
 SOURCE: Final = "findings"
 #: Of one look; the next goes on.
@@ -85,6 +86,13 @@ SELECT key, id, name, last_seen_at, trouble FROM (
 ) silent
 WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = silent.key) ORDER BY id LIMIT %(batch)s
 """
+_OUT: Final = """
+SELECT key, id, name, drain_reason AS reason FROM (
+    SELECT 'out:' || id || ':' || floor(extract(epoch FROM drained_at))::bigint AS key, id, name, drain_reason
+    FROM scheduler_node WHERE draining AND drained_at IS NOT NULL AND drained_by = ANY(%(by)s)
+) drained
+WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = drained.key) ORDER BY id LIMIT %(batch)s
+"""
 _FAULTS: Final = """
 SELECT key, subject, reason FROM (
     SELECT 'fault:' || id || ':' || floor(extract(epoch FROM began_at))::bigint AS key, id, subject, reason
@@ -111,7 +119,7 @@ def look(*, now: datetime | None = None) -> int:
     now = now or timezone.now()
     return sum(
         _take_in(find(now), now)
-        for find in (never_starts, limits_near, idle_gpus, nodes_down, node_drains, faults)
+        for find in (never_starts, limits_near, idle_gpus, nodes_down, nodes_out, node_drains, faults)
     )
 
 
@@ -207,6 +215,13 @@ def nodes_down(now: datetime) -> list[Found]:
     return [(row["key"], _down(row, people, now)) for row in rows]
 
 
+def nodes_out(now: datetime) -> list[Found]:
+    """Nodes that Muster has drained itself, for the operators, once each time."""
+    rows = _rows(_OUT, now, by=[DRAINED_BY_QUARANTINE, DRAINED_BY_HEALTH_CHECK])
+    people = [person.pk for person in operators()] if rows else []
+    return [(row["key"], _down({**row, "trouble": row["reason"]}, people, now)) for row in rows]
+
+
 def _down(row: Row, people: Sequence[int], now: datetime) -> Callable[[int], list[Occurrence]]:
     text = f"{row['name']}: {row['trouble'] or 'its agent was last in contact at ' + written(row['last_seen_at'])}"
     return lambda number: [
@@ -242,7 +257,9 @@ def node_drains(now: datetime) -> list[Found]:
 
 def _drain(row: Row, now: datetime) -> Callable[[int], list[Occurrence]]:
     because = f": {row['drain_reason']}" if row["drain_reason"] else ""
-    text = f"Job {row['number']} runs there until it ends. Drained by {row['drained_by'] or 'an operator'}{because}"
+    own = (DRAINED_BY_QUARANTINE, DRAINED_BY_HEALTH_CHECK)
+    by = "Muster" if row["drained_by"] in own else row["drained_by"] or "an operator"
+    text = f"Job {row['number']} runs there until it ends. Drained by {by}{because}"
     return lambda number: [
         Occurrence(
             kind=Kind.NODE_DRAINS, source=SOURCE, event=number, at=now, user_id=row["user_id"],

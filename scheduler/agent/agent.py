@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ from scheduler.agent.checkpoints.service import CheckpointService
 from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.isolation.means import Means
+from scheduler.agent.node.health_check import HealthCheck
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import STREAM_PATH
 from scheduler.agent.server.address import AddressFile, fixed
@@ -27,7 +29,9 @@ from scheduler.agent.server.websocket import WebSocket
 from scheduler.agent.settings import Settings
 from scheduler.agent.shim_link import ShimLink
 from scheduler.agent.sync import ServerSync
+from scheduler.agent.tasks.gpu_probes import GpuProbes
 from scheduler.agent.tasks.task_table import TaskTable
+from scheduler.agent.tasks.usage import UsageSampler
 
 #: Tasks that end within this of each other share a report; a person does not notice, a batch of 500 does.
 LINGER_SECONDS: Final = 0.01
@@ -48,8 +52,8 @@ ABANDONED_SECONDS: Final = 60.0
 class Agent:
     """One node. Threads share the task table: `poll` asks for work, `report` sends changes, `logs` uploads output.
 
-    A fourth, `results`, says what jobs have left behind and sends what somebody wants to see of it. Two more are of
-    checkpoints: `checkpoints` asks for them and finds them, `uploads` sends them.
+    `results` says what jobs have left behind and sends what somebody wants to see of it; `usage` samples what running
+    tasks use. Two more are of checkpoints: `checkpoints` asks for them and finds them, `uploads` sends them.
     """
 
     def __init__(self, settings: Settings, means: Means | None = None) -> None:
@@ -62,8 +66,14 @@ class Agent:
         )
         self.identity = Identity(settings.state, settings.name)
         facts = (means or Means()).facts()
+        self.health = HealthCheck(settings.health_check) if settings.health_check else None
         self.inventory = MeasuredInventory(
-            settings.overrides, settings.state, self.gpus, isolation=facts, fault=lambda: self.link.fault
+            settings.overrides,
+            settings.state,
+            self.gpus,
+            isolation=facts,
+            fault=lambda: self.link.fault,
+            health=self.health,
         )
         self.checkpoints = CheckpointService(self.table, self._stop_task, self.stopping)
         self.restores = Restores(
@@ -109,6 +119,9 @@ class Agent:
         if self.gpus is not None:
             _start_thread("gpus", self._watch_gpus)
             self.gpus.wait(GPUS_SECONDS)
+        if self.health is not None:
+            self.health.run()  # before the first job comes
+            _start_thread("health", self._watch_health)
         _start_thread("poll", self._poll)
         _start_thread("report", self._report)
         _start_thread("logs", self._upload)
@@ -116,6 +129,8 @@ class Agent:
         _start_thread("checkpoints", lambda: self.checkpoints.work(self._client(), self._key))
         for _ in range(UPLOADS):
             _start_thread("uploads", lambda: self.checkpoints.send_all(self._client(), self._key))
+        if self.settings.usage_seconds:
+            _start_thread("usage", self._sample_usage)
         self.stopping.wait()
         if self.settings.ends_jobs and not self._abandoned:
             self._end_tasks()
@@ -124,6 +139,18 @@ class Agent:
     def _watch_gpus(self) -> None:
         assert self.gpus is not None
         self.gpus.watch(self.table.gpu_holders, self.table.keys)
+
+    def _watch_health(self) -> None:
+        """Run the site's check; a changed result is sent at once, beside the call that is held open."""
+        assert self.health is not None
+        client = self._client()
+
+        def send() -> None:
+            client.key = self.identity.key
+            with contextlib.suppress(ServerUnreachable, Refused):  # the next call has it
+                self.sync.poll(client, wait_seconds=0.0)
+
+        self.health.watch(self.settings.health_check_seconds, self.stopping, send)
 
     def _end_tasks(self) -> None:
         """The whole portal stops: end our tasks, and report it, so that the server can run their jobs again."""
@@ -218,12 +245,14 @@ class Agent:
 
     def _report(self) -> None:
         client = self._client()
+        gpu_probes = GpuProbes(self.table, self.link.stop_unhealthy)
         backoff = Backoff()
         while not self.stopping.is_set():
             self.table.wait_for_reports(1.0)
             self.table.look_for_checkpoints()
             self.table.look_for_results()
             self.table.report_gpu_use()
+            gpu_probes.look()
             if not self.identity.key or not self.table.has_pending_reports():
                 self.stopping.wait(0 if self.identity.key else 0.2)
                 continue
@@ -287,6 +316,25 @@ class Agent:
                 if error.status != 404:  # a server of an earlier version knows nothing of results
                     say(f"results were refused: {error}")
                 backoff.wait(self.stopping)
+
+    # ------------------------------------------------------------ usage
+
+    def _sample_usage(self) -> None:
+        """Send what running tasks use; a sample that does not reach the server is not sent again."""
+        sampler = UsageSampler(self.table, seconds=self.settings.usage_seconds)
+        client = self._client()
+        while not self.stopping.wait(sampler.wait_seconds):
+            taken = sampler.take()
+            if not taken["samples"] or not self.identity.key:
+                continue
+            client.key = self.identity.key
+            try:
+                client.post("/api/v1/agent/usage", taken)
+            except ServerUnreachable:
+                pass
+            except Refused as error:
+                if error.status != 404:  # a server of an earlier version knows nothing of samples
+                    say(f"samples of usage were refused: {error}")
 
 
 def _start_thread(name: str, work: Callable[[], None]) -> None:

@@ -23,10 +23,12 @@ from scheduler.agent.isolation.probe import (
     read_accounts,
 )
 from scheduler.agent.node.fake_gpus import BadFakeGpus, parse_fake_gpus
+from scheduler.agent.node.health_check import INTERVAL_SECONDS
 from scheduler.agent.node.inventory import Overrides
 from scheduler.agent.server.client import InsecureServer, ServerClient
 from scheduler.agent.settings import Settings
 from scheduler.agent.tasks.orders import PROCESS_LIMIT
+from scheduler.agent.tasks.usage import SAMPLE_SECONDS
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,118}[A-Za-z0-9])?")
 
@@ -123,6 +125,27 @@ def _add_offer(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"end a task that has more processes at a time (default: {PROCESS_LIMIT})",
     )
+    add(
+        "--health-check",
+        type=_program,
+        metavar="PATH",
+        help="program that says whether this machine is fit for jobs: with an exit code other than 0 the node drains, "
+        "and its last line of output is the reason",
+    )
+    add(
+        "--health-check-seconds",
+        type=_positive,
+        default=INTERVAL_SECONDS,
+        metavar="S",
+        help=f"how often it is run (default: {INTERVAL_SECONDS:g})",
+    )
+    add(
+        "--usage-seconds",
+        type=_not_negative,
+        default=SAMPLE_SECONDS,
+        metavar="S",
+        help=f"how often the use of running tasks is sampled; 0 = never (default: {SAMPLE_SECONDS:g})",
+    )
 
 
 def _add_isolation(parser: argparse.ArgumentParser) -> None:
@@ -207,6 +230,9 @@ def _settings(given: argparse.Namespace) -> Settings:
             partitions=tuple(given.partition),
         ),
         process_limit=given.max_processes,
+        usage_seconds=given.usage_seconds,
+        health_check=given.health_check,
+        health_check_seconds=given.health_check_seconds,
         requests_are_limits=given.requests_are_limits,
         site=Site(
             isolation=given.isolation,
@@ -228,6 +254,20 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def _program(text: str) -> Path:
+    path = Path(text).expanduser().resolve()
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise argparse.ArgumentTypeError(f"{path} is no file that this account may execute")
+    return path
+
+
+def _not_negative(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to a day")
     return number
 
 

@@ -8,6 +8,10 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+#: In which /proc counts CPU time.
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str:
@@ -57,6 +61,20 @@ def session_of(pid: int) -> int:
     """The pid of the leader of its session; 0 when there is no such process."""
     fields = _stat(pid)
     return int(fields[3]) if fields and fields[0] not in "ZX" else 0
+
+
+def parent_of(pid: int) -> int:
+    """The pid of its parent; 0 when there is no such process."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields and fields[0] not in "ZX" else 0
+
+
+def cpu_ms_of(pid: int, *, only_reaped: bool = False) -> int:
+    """The CPU time (ms) that the process and the children that it has reaped used; 0 when there is none."""
+    fields = _stat(pid)
+    if fields is None:
+        return 0
+    return sum(map(int, fields[13 if only_reaped else 11 : 15])) * 1000 // _TICKS_PER_SECOND
 
 
 def children_of(pid: int) -> list[int]:

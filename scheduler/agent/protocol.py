@@ -24,6 +24,10 @@ GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its pr
 OUT_OF_MEMORY: Final = "out-of-memory"
 #: The same for the disk that it filled.
 OUT_OF_STORAGE: Final = "out-of-storage"
+#: The same of a task that was ended since one of its probes failed; also the reason of that stop on its node.
+UNHEALTHY: Final = "unhealthy"
+#: The longest text of a probe's result.
+PROBE_TEXT_BYTES: Final = 200
 #: The end of a task that, as the node knows for certain, was never started.
 NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 #: How the end of a task begins whose checkpoint did not reach its node: not the job's fault.
@@ -87,6 +91,8 @@ class Assignment(TypedDict):
     memory_limit_mib: NotRequired[int]
     #: The most of the disk that its working folder, output and private /tmp may fill; left out = no limit.
     scratch_limit_mib: NotRequired[int]
+    #: What is checked while it runs, as the job's row keeps it.
+    probes: NotRequired[list[dict[str, Any]]]
     #: The NUMA domain of the node that its CPUs and its memory have to come from.
     numa_domain: NotRequired[int]
     #: Of an elastic job: the least and the most tasks that it may have.
@@ -109,6 +115,20 @@ class OutputFiles(TypedDict):
     stdout: str
     stderr: str
     append: bool
+
+
+class ProbeResult(TypedDict):
+    """The last result of a probe, by its place in the job's list; `failures` are those in a row.
+
+    Between shim and agent `boot_ms` says when it changed; the server gets `ago_ms`.
+    """
+
+    number: int
+    ok: bool
+    failures: int
+    text: str
+    boot_ms: NotRequired[int]
+    ago_ms: NotRequired[int]
 
 
 class ElementsToRun(TypedDict):
@@ -165,6 +185,8 @@ class Report(TypedDict):
     saved_path: NotRequired[str]
     #: Of a running task: whether its processes are suspended.
     suspended: NotRequired[bool]
+    #: Of a task with probes: their last results.
+    probes: NotRequired[list[ProbeResult]]
     #: Elements that have ended, as `scheduler.agent.elements` writes them, with ages in the place of times.
     elements: NotRequired[list[list[Any]]]
 
@@ -225,6 +247,16 @@ class StreamEnd(TypedDict):
 class LogAnswer(TypedDict):
     streams: list[StreamEnd]
     gone: list[int]
+
+
+class UsageSamples(TypedDict):
+    """What running tasks have used since their samples before.
+
+    Each is [task, epoch, CPU (1/1000 cores), memory (MiB, the most), percent of its GPUs, their memory (MiB)]; the
+    last two are null where no GPU was measured.
+    """
+
+    samples: list[list[int | None]]
 
 
 class KeptFolder(TypedDict):
@@ -334,6 +366,8 @@ class TaskOrder(TypedDict):
     restore: NotRequired[str]
     #: Complete names, relative ones to `cwd`.
     output: NotRequired[OutputFiles]
+    #: What its guard checks while it runs.
+    probes: NotRequired[list[dict[str, Any]]]
 
 
 class TaskRecord(TypedDict):
@@ -359,6 +393,8 @@ class TaskRecord(TypedDict):
     cpu_time_ms: int | None
     #: Why it failed, where the node knows more than its exit says (`Report.failure`).
     failure: NotRequired[str]
+    #: The last results of its probes.
+    probes: NotRequired[list[ProbeResult]]
     #: Since when its processes are suspended (0 = not now), and for how long they were before; the time limit waits.
     suspended_boot_ms: NotRequired[int]
     suspended_ms: NotRequired[int]

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.agent.isolation.probe import Site
+from scheduler.agent.node.health_check import INTERVAL_SECONDS
 from scheduler.agent.node.inventory import Overrides
 from scheduler.agent.tasks.orders import PROCESS_LIMIT
+from scheduler.agent.tasks.usage import SAMPLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,11 @@ class Settings:
     ca_file: str | None = None
     #: How many processes a task may have at a time.
     process_limit: int = PROCESS_LIMIT
+    #: How often the use of running tasks is sampled; 0 = never.
+    usage_seconds: float = SAMPLE_SECONDS
+    #: A program that says whether this machine is fit for jobs, and how often it is run.
+    health_check: Path | None = None
+    health_check_seconds: float = INTERVAL_SECONDS
     #: End our tasks when this process has ended; 0 lets them live.
     parent_pid: int = 0
     #: End our tasks when we are asked to stop.

@@ -87,6 +87,10 @@ class ShimLink:
     def stop_task(self, key: str, *, reason: str, grace_seconds: float) -> None:
         self._send({"op": "stop", "key": key, "reason": reason, "grace_seconds": grace_seconds})
 
+    def stop_unhealthy(self, key: str, text: str) -> None:
+        """Stop a task of which a probe of the agent has failed; `text` is the sentence about its end."""
+        self._send({"op": "unhealthy", "key": key, "text": text})
+
     def suspend_task(self, key: str) -> None:
         self._send({"op": "pause", "key": key, "still": True})
 

@@ -27,6 +27,7 @@ from scheduler.core.lifecycle import JobState, PublicState
 from scheduler.models import Job
 from scheduler.selectors import visible_jobs
 from scheduler.services.jobs.logs import MERGED, STREAMS, read_log
+from scheduler.services.jobs.usage import STEP_SECONDS, usage_of
 from scheduler.services.planning.explain import explain_job
 from scheduler.services.planning.job_preview import preview_job
 from scheduler.services.submission.fields_dependencies import job_ref
@@ -101,6 +102,72 @@ class JobLogs(JobView):
                 "eof": part.eof,
                 "awaited_bytes": part.awaited_bytes,
                 "text": data.decode("utf-8", "replace"),
+            }
+        )
+
+
+class UsagePointSerializer(serializers.Serializer[Any]):
+    """A part of the run, as long as `step_seconds`; of several tasks the mean, and the memory of the one with most."""
+
+    at_seconds = serializers.IntegerField(help_text="Its beginning, since the start of the attempt.")
+    cpu_millis = serializers.IntegerField()
+    memory_mib = serializers.IntegerField()
+    gpu_percent = serializers.IntegerField(
+        allow_null=True, help_text="Of the time of all its GPUs; null where none was measured."
+    )
+    gpu_memory_mib = serializers.IntegerField(allow_null=True, help_text="Of all its GPUs together.")
+
+
+class GivenSerializer(serializers.Serializer[Any]):
+    """What each task of the attempt was given."""
+
+    cpu_millis = serializers.IntegerField()
+    memory_mib = serializers.IntegerField()
+    gpu_memory_mib = serializers.IntegerField(help_text="Of all its GPUs together; 0 without one.")
+
+
+class UsageSerializer(serializers.Serializer[Any]):
+    attempt = serializers.IntegerField(allow_null=True, help_text="null for a job that never started.")
+    started_at = serializers.DateTimeField(allow_null=True)
+    step_seconds = serializers.IntegerField(
+        help_text="Doubles each time that an attempt has outgrown its points."
+    )
+    tasks = serializers.IntegerField()
+    given = GivenSerializer(allow_null=True)
+    points = UsagePointSerializer(many=True)
+
+
+class JobUsageView(JobView):
+    """`/jobs/{id}/usage`"""
+
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(
+        operation_id="jobs_usage",
+        parameters=[
+            OpenApiParameter("attempt", int, description="An earlier attempt; the latest when absent.")
+        ],
+        responses=UsageSerializer,
+    )
+    def get(self, request: Request, ref: str) -> Response:
+        """What each task of a job used while it ran: at most 120 points, none of a job shorter than ten seconds."""
+        epoch = query_integer(request, "attempt", least=1, most=2**31 - 1)
+        used = usage_of(self.find(request, ref), epoch=epoch)
+        if used is None:
+            empty = {"attempt": None, "started_at": None, "step_seconds": STEP_SECONDS, "tasks": 0}
+            return Response({**empty, "given": None, "points": []})
+        return Response(
+            {
+                "attempt": used.epoch,
+                "started_at": moment(used.started_at),
+                "step_seconds": used.step_seconds,
+                "tasks": used.tasks,
+                "given": {
+                    "cpu_millis": used.cpu_millis,
+                    "memory_mib": used.memory_mib,
+                    "gpu_memory_mib": used.gpu_memory_mib,
+                },
+                "points": [point._asdict() for point in used.points],
             }
         )
 

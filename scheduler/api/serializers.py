@@ -161,6 +161,7 @@ class JobSerializer(serializers.Serializer[Any]):
     restart_policy = serializers.ChoiceField([p.value for p in RestartPolicy])
     max_restarts = serializers.IntegerField()
     restart_rules = serializers.ListField(child=serializers.DictField())
+    probes = serializers.ListField(child=serializers.DictField())
     restart_delay = serializers.IntegerField(allow_null=True, help_text="seconds")
     restart_delay_max = serializers.IntegerField(allow_null=True, help_text="seconds")
     checkpoint = serializers.DictField(
@@ -283,6 +284,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "restart_policy": job.restart_policy,
         "max_restarts": job.max_restarts,
         "restart_rules": job.restart_rules,
+        "probes": job.probes,
         "restart_delay": job.restart_delay_seconds,
         "restart_delay_max": job.restart_delay_max_seconds,
         "checkpoint": job.checkpoint,

@@ -70,6 +70,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         working_folder.JobResultArchive.as_view(),
         name="api-job-result-archive",
     ),
+    re_path(rf"^jobs/{JOB}/usage$", job_reads.JobUsageView.as_view(), name="api-job-usage"),
     re_path(rf"^jobs/{JOB}/why$", job_reads.JobWhy.as_view(), name="api-job-why"),
     re_path(rf"^jobs/{JOB}/checkpoint$", jobs.JobCheckpoint.as_view(), name="api-job-checkpoint"),
     re_path(

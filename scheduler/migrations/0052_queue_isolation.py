@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', "0049_output_files"),
+        ('scheduler', "0051_probes"),
     ]
 
     operations = [

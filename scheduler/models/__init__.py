@@ -1,7 +1,7 @@
 """The rows of machines, queues, jobs and cycles."""
 
 from scheduler.models.allocation import Allocation
-from scheduler.models.attempt import Attempt, LogChunk, Suspension, Task
+from scheduler.models.attempt import USAGE_POINTS, Attempt, AttemptUsage, LogChunk, Suspension, Task
 from scheduler.models.changed_job import ChangedJob
 from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
 from scheduler.models.cycle import Cycle, Lease
@@ -11,7 +11,7 @@ from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecas
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobRequest, WaitEnd
-from scheduler.models.node import Device, Node, NodeHeartbeat
+from scheduler.models.node import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_QUARANTINE, Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
 from scheduler.models.results.artifact import Artifact, ArtifactUpload, UploadState
@@ -21,9 +21,13 @@ from scheduler.models.retention import RetentionRun
 
 __all__ = [
     "Allocation",
+    "DRAINED_BY_HEALTH_CHECK",
+    "DRAINED_BY_QUARANTINE",
+    "USAGE_POINTS",
     "Artifact",
     "ArtifactUpload",
     "Attempt",
+    "AttemptUsage",
     "ChangedJob",
     "Checkpoint",
     "CheckpointReason",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
@@ -155,6 +157,8 @@ class Task(models.Model):
     failure_class = models.CharField(
         max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
     )
+    #: The last results of its job's probes: [{"number", "ok", "failures", "text", "at"}]; null before the first.
+    probe_results = models.JSONField(null=True, blank=True)
     peak_memory_mib = models.BigIntegerField(null=True, blank=True)
     cpu_time_ms = models.BigIntegerField(null=True, blank=True)
     #: Of its GPUs together: the time they were watched while it held them, and of it the time they worked for it.
@@ -187,6 +191,51 @@ class Task(models.Model):
         if not self.gpu_watched_ms or self.gpu_busy_ms is None:
             return None
         return round(100 * self.gpu_busy_ms / self.gpu_watched_ms, 1)
+
+
+#: The most points that the usage of an attempt has.
+USAGE_POINTS: Final = 120
+
+
+def _numbers() -> ArrayField[list[int], list[int]]:
+    return ArrayField(models.BigIntegerField(), default=list)
+
+
+class AttemptUsage(models.Model):
+    """What the tasks of an attempt used while they ran: at most `USAGE_POINTS` points of equal length.
+
+    Point n covers the seconds from n * `step_seconds` since the start of the attempt. `samples` says how many samples
+    a point has; CPU and GPU utilisation are sums of these, memory is the highest of them.
+    """
+
+    attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="usage")
+    step_seconds = models.PositiveIntegerField()
+    samples = _numbers()
+    cpu_millis = _numbers()
+    memory_mib = _numbers()
+    #: Those of the samples that know a utilisation of GPUs; empty where none does.
+    gpu_samples = _numbers()
+    gpu_percent = _numbers()
+    gpu_memory_mib = _numbers()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="attempt_usage_bounded",
+                condition=Q(
+                    step_seconds__gt=0,
+                    samples__len__lte=USAGE_POINTS,
+                    cpu_millis__len=F("samples__len"),
+                    memory_mib__len=F("samples__len"),
+                    gpu_samples__len__lte=F("samples__len"),
+                    gpu_percent__len=F("gpu_samples__len"),
+                    gpu_memory_mib__len=F("gpu_samples__len"),
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"usage of {self.attempt_id}"
 
 
 class Suspension(models.Model):

@@ -108,6 +108,8 @@ class JobRequest(models.Model):
     #: The first wait before a restart, and the longest; null takes the default.
     restart_delay_seconds = models.PositiveIntegerField(null=True, blank=True)
     restart_delay_max_seconds = models.PositiveIntegerField(null=True, blank=True)
+    #: What is checked while it runs, with all defaults.
+    probes = models.JSONField(default=list, blank=True, db_default=[])
     preemptible = models.BooleanField(default=True)
     #: How it is asked for checkpoints, and what is kept of them; empty = it makes none.
     checkpoint = models.JSONField(default=dict, blank=True, db_default={})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 import pghistory
 from django.db import models
@@ -10,6 +11,10 @@ from django.db.models import F, Q
 
 from scheduler.core.lifecycle import NodeState
 from scheduler.models.cluster import sane_overcommit
+
+#: `Node.drained_by` where Muster itself drained the node; no account has such a name.
+DRAINED_BY_QUARANTINE: Final = "muster:quarantine"
+DRAINED_BY_HEALTH_CHECK: Final = "muster:health-check"
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
@@ -119,6 +124,16 @@ class Node(models.Model):
     @property
     def schedulable(self) -> bool:
         return self.state == NodeState.UP and not self.cordoned and not self.draining
+
+    @property
+    def in_quarantine(self) -> bool:
+        return self.draining and self.drained_by == DRAINED_BY_QUARANTINE
+
+    @property
+    def drained_by_words(self) -> str:
+        """Who drained it, for people."""
+        own = {DRAINED_BY_QUARANTINE: "Muster", DRAINED_BY_HEALTH_CHECK: "Muster"}
+        return own.get(self.drained_by, self.drained_by)
 
     @property
     def last_seen_at(self) -> datetime | None:

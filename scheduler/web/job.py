@@ -28,6 +28,7 @@ from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import env_shown_to, job_by_ref, priority_names
 from scheduler.services.jobs.boosts import boost_job
 from scheduler.services.jobs.logs import LogSlice, read_log
+from scheduler.services.jobs.usage import usage_of_attempt
 from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
 from scheduler.services.planning.explain import NodeLine, explain_job
 from scheduler.services.planning.suspension_reason import suspension_reason
@@ -35,6 +36,8 @@ from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
 from scheduler.web.artifacts import artifacts_shown
 from scheduler.web.checkpoints import checkpoints_shown
+from scheduler.web.job_usage import usage_lines
+from scheduler.web.probes import probes_of
 from scheduler.web.reads import exit_words
 from scheduler.web.results import results_of
 from scheduler.web.submit import funnel
@@ -186,7 +189,7 @@ def steps(job: Job) -> list[Step]:
 
 def _holdings(job: Job) -> dict[str, Any]:
     """What its attempts hold and held: per task the node and the GPU numbers."""
-    attempts = list(Attempt.objects.filter(job=job).order_by("-epoch"))
+    attempts = list(Attempt.objects.filter(job=job).select_related("usage").order_by("-epoch"))
     latest = attempts[0] if attempts else None
     allocations: list[Allocation] = []
     tasks: dict[int, Task] = {}
@@ -207,6 +210,10 @@ def _holdings(job: Job) -> dict[str, Any]:
         "latest": latest,
         "allocation_rows": rows,
         "waits": conditions_of(job),
+        "probes": probes_of(job, tasks.values()),
+        "usage": usage_lines(usage_of_attempt(job, latest, allocations, devices.values()))
+        if latest
+        else None,
     }
 
 

@@ -33,6 +33,8 @@ class Use:
     watched_ms: float = 0.0
     busy_ms: float = 0.0
     peak_memory_mib: int = 0
+    #: Of the last reading.
+    memory_mib: int = 0
 
 
 def sees_all_processes() -> bool:
@@ -78,7 +80,7 @@ class UsageMeter:
         self._before = seen
         for key, mib in peaks.items():
             use = self.uses.setdefault(key, Use())
-            use.peak_memory_mib = max(use.peak_memory_mib, mib)
+            use.peak_memory_mib, use.memory_mib = max(use.peak_memory_mib, mib), mib
         return foreign_use
 
     def forget_all_but(self, keys: Iterable[str]) -> None:

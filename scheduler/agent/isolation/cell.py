@@ -86,6 +86,10 @@ class Cell:
         self._group.bound(order)
         if self._view:
             self._view.show(order["folder"])
+        return self.start_beside(order, spawn)
+
+    def start_beside(self, order: Mapping[str, Any], spawn: Callable[[], int]) -> int:
+        """Have `spawn` start another process with the rights of the task that runs; raises OSError or ValueError."""
         if not self.means.confines:
             os.chdir(order["cwd"])
             try:

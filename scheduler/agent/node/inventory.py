@@ -17,6 +17,7 @@ from scheduler.agent.cpus import usable_cpus
 from scheduler.agent.gpu.devices import SAMPLES
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.node.fake_gpus import parse_fake_gpus
+from scheduler.agent.node.health_check import HealthCheck
 
 MIB: Final = 1024 * 1024
 #: How often the machine is measured again.
@@ -52,24 +53,30 @@ class MeasuredInventory:
         *,
         isolation: dict[str, Any] | None = None,
         fault: Callable[[], str] = str,
+        health: HealthCheck | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._overrides, self._state, self._gpus, self._clock = overrides, state, gpus, clock
         #: What keeps jobs apart here, and why no task can start now; only the fault changes while the agent runs.
         self._isolation, self._fault = isolation or {}, fault
+        self._health = health
         self._measured: Inventory = {}
         self._measured_at = 0.0
         self._gpus_version = 0
+        self._problem: str | None = None
         self._sent: Inventory | None = None
 
     def current(self) -> Inventory:
         """The inventory, measured anew when it is old or when a GPU has changed."""
         now = self._clock()
         version = self._gpus.version if self._gpus else 0
+        problem = self._health.problem if self._health else None
         is_old = now - self._measured_at > MEASURE_SECONDS
-        if not self._measured or is_old or version != self._gpus_version:
+        if not self._measured or is_old or version != self._gpus_version or problem != self._problem:
             self._measured = take_inventory(self._overrides, self._state, self._gpus)
-            self._measured_at, self._gpus_version = now, version
+            if problem is not None:
+                self._measured["health_problem"] = problem
+            self._measured_at, self._gpus_version, self._problem = now, version, problem
         if self._measured.get("isolation") != (isolation := {**self._isolation, **self._fault_said()}):
             self._measured = {**self._measured, "isolation": isolation}
         return self._measured

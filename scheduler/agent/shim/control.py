@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from scheduler.agent import processes
+from scheduler.agent.protocol import UNHEALTHY
 from scheduler.agent.shim.task import ShimTask
 from scheduler.agent.shim.task_store import TaskStore
 
@@ -27,6 +28,13 @@ def stop(store: TaskStore, task: ShimTask, reason: str, grace_seconds: float) ->
     store.write(task)
     task.signal(signal.SIGTERM)
     task.signal(signal.SIGCONT, tree=True)  # a stopped process cannot handle SIGTERM
+
+
+def stop_unhealthy(store: TaskStore, task: ShimTask, why: str) -> None:
+    """Stop a task of which a probe has failed too often; `why` is the sentence about its end."""
+    if task.live and not task.record["stop_reason"]:
+        task.record["text"], task.record["failure"] = why[:300], UNHEALTHY
+        stop(store, task, UNHEALTHY, task.grace_seconds)
 
 
 def stop_all(store: TaskStore, reason: str) -> None:

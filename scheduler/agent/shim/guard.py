@@ -27,6 +27,7 @@ from scheduler.agent.isolation.cgroups import SHARE_SECONDS
 from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
 from scheduler.agent.shim.folders.output_files import OutputCopies
 from scheduler.agent.shim.guard_status import StatusWriter
+from scheduler.agent.shim.probes.runner import Probes
 
 #: Names the task's status file there too. Keys are unique in one portal; a machine may have agents of several portals.
 STATUS_FILE_VARIABLE: Final = "MUSTER_TASK_SLIP"
@@ -161,7 +162,8 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
         if cell.shares_late and not _ends_within(leader, SHARE_SECONDS):
             cell.share_cpu()
     usage = Usage()
-    end = _wait_for(leader, usage)
+    probes = _probes(order, leader, cell, status) if "probes" in order else None
+    end = _wait_for(leader, usage, probes, status)
     if left := end_descendants(UNKILLABLE_SECONDS, usage):
         end["left"] = left
     copies.finish()
@@ -171,6 +173,12 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
     while left:
         time.sleep(1.0)
         left = end_descendants(UNKILLABLE_SECONDS, usage)
+
+
+def _probes(order: TaskOrder, leader: int, cell: Cell, status: StatusWriter) -> Probes:
+    return Probes(
+        order, leader, start=lambda spawn: cell.start_beside(order, spawn), on_change=status.write_probes
+    )
 
 
 def _worn(cell: Cell) -> dict[str, bool]:
@@ -242,19 +250,34 @@ def _spawn(order: TaskOrder, copies: OutputCopies) -> int:
     )
 
 
-def _wait_for(leader: int, usage: Usage) -> dict[str, Any]:
+def _wait_for(leader: int, usage: Usage, probes: Probes | None, status: StatusWriter) -> dict[str, Any]:
     """How the first process of the task ended; orphans that end before it are only reaped."""
     while True:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        assert found is not None
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | (os.WNOHANG if probes else 0))
+        if found is None:
+            assert probes is not None
+            _probe(probes, status)
+            continue
         if found.si_pid == leader:
             # Before it is reaped: until then no other process can get its number.
             processes.signal_group(leader, signal.SIGKILL)
-        _, status, used = os.wait4(found.si_pid, 0)
+        _, wait_status, used = os.wait4(found.si_pid, 0)
+        code = os.waitstatus_to_exitcode(wait_status)
+        if probes is not None and probes.ended(found.si_pid, code):
+            continue
         usage.add(used)
         if found.si_pid == leader:
-            code = os.waitstatus_to_exitcode(status)
+            if probes is not None:
+                probes.close()
             return {"ended": processes.boot_ms(), "code": code}
+
+
+def _probe(probes: Probes, status: StatusWriter) -> None:
+    """Check what is due, say once that the task is unhealthy, and wait for the next check or the end of a child."""
+    probes.work()
+    if sentence := probes.take_unhealthy():
+        status.write({"unhealthy": sentence})
+    signal.sigtimedwait([signal.SIGCHLD], probes.wait_seconds())
 
 
 def end_descendants(seconds: float, usage: Usage) -> int:

@@ -17,8 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from scheduler.agent.protocol import ProbeResult
+
 #: Space that is reserved for a status file.
 STATUS_BYTES: Final = 4096
+#: Where in it the last results of probes are: each time written anew.
+PROBES_AT: Final = 2560
 #: Status files that are kept for later tasks.
 MOST_SPARE: Final = 256
 
@@ -31,7 +35,10 @@ class GuardStatus:
     lines: tuple[dict[str, Any], ...] = ()
 
     def line(self, name: str) -> dict[str, Any] | None:
-        """The line that has this field: `guard`, `error`, `pid` or `ended`; None while it is not written."""
+        """The line that has this field: `guard`, `error`, `pid`, `ended`, `unhealthy` or `probes`.
+
+        None while it is not written.
+        """
         return next((line for line in self.lines if name in line), None)
 
     @property
@@ -118,11 +125,17 @@ def read_status(path: str, key: str) -> GuardStatus:
 def _lines(file: int, key: str) -> tuple[dict[str, Any], ...]:
     """The lines of this task's guard: after a loss of power, the file may still have those of a task before it."""
     found: list[dict[str, Any]] = []
-    for line in os.pread(file, STATUS_BYTES, 0).rstrip(b"\0").split(b"\n"):
+    data = os.pread(file, STATUS_BYTES, 0)
+    for line in data[:PROBES_AT].rstrip(b"\0").split(b"\n"):
         with contextlib.suppress(ValueError):
             found.append(json.loads(line))
     if found and found[0].get("key", key) != key:
         return ()
+    if results := data[PROBES_AT:].strip(b"\0"):
+        with contextlib.suppress(ValueError):
+            line_of_probes = json.loads(results)
+            if line_of_probes["key"] == key:
+                found.append(line_of_probes)
     return tuple(found)
 
 
@@ -150,6 +163,15 @@ class StatusWriter:
         text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         self._offset += os.pwrite(self._file, text, self._offset)
         if announce:
+            self.announce()
+
+    def write_probes(self, results: list[ProbeResult]) -> None:
+        """Write the last results of all probes in the place of those before, and announce them."""
+        line = {"key": self._key, "probes": results}
+        text = json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
+        room = STATUS_BYTES - PROBES_AT
+        if len(text) <= room:
+            os.pwrite(self._file, text.ljust(room, b"\0"), PROBES_AT)
             self.announce()
 
     def announce(self) -> None:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from scheduler.agent import cpus, processes
 from scheduler.agent.isolation.accounts import NoAccount
@@ -103,17 +103,30 @@ class Guards:
             record["started_boot_ms"] = line["at"]
             self._store.mark_changed(task)
             control.apply_pending(task)
+        self._take_probes(task, status)
         if (line := status.line("ended")) is not None:
-            code = line["code"]
-            record["exit_code"], record["exit_signal"] = (code, None) if code >= 0 else (None, -code)
-            record["peak_memory_mib"], record["cpu_time_ms"] = line["memory_mib"], line["cpu_ms"]
-            if (left := line.get("left")) and not record["text"]:
-                record["text"] = f"{left} of its processes cannot be ended: another account's."
-            if line.get("out_of_memory") and code != 0 and not record["text"]:
-                record["text"], record["failure"] = _out_of_memory(task), OUT_OF_MEMORY
-            task.ended_whole = not left
-            self._store.end(task, at_boot_ms=line["ended"])
-            self._processes.release(task, reusable=task.ended_whole and not line.get("worn"))
+            self._take_end(task, line)
+
+    def _take_probes(self, task: ShimTask, status: GuardStatus) -> None:
+        """Publish new results of probes, and stop a task that its guard calls unhealthy."""
+        record = task.record
+        if (line := status.line("probes")) is not None and line["probes"] != record.get("probes"):
+            record["probes"] = line["probes"]
+            self._store.mark_changed(task)
+        if (line := status.line("unhealthy")) is not None and task.runs and not record["stop_reason"]:
+            control.stop_unhealthy(self._store, task, line["unhealthy"])
+
+    def _take_end(self, task: ShimTask, line: dict[str, Any]) -> None:
+        record, code = task.record, line["code"]
+        record["exit_code"], record["exit_signal"] = (code, None) if code >= 0 else (None, -code)
+        record["peak_memory_mib"], record["cpu_time_ms"] = line["memory_mib"], line["cpu_ms"]
+        if (left := line.get("left")) and not record["text"]:
+            record["text"] = f"{left} of its processes cannot be ended: another account's."
+        if line.get("out_of_memory") and code != 0 and not record["text"]:
+            record["text"], record["failure"] = _out_of_memory(task), OUT_OF_MEMORY
+        task.ended_whole = not left
+        self._store.end(task, at_boot_ms=line["ended"])
+        self._processes.release(task, reusable=task.ended_whole and not line.get("worn"))
 
     def status_of(self, task: ShimTask) -> GuardStatus:
         return self._files.read(task.key)

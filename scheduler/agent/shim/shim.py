@@ -175,6 +175,9 @@ class Shim:
             case "stop":
                 if task := self.store.tasks.get(command["key"]):
                     control.stop(self.store, task, command["reason"], command["grace_seconds"])
+            case "unhealthy":
+                if task := self.store.tasks.get(command["key"]):
+                    control.stop_unhealthy(self.store, task, command["text"])
             case "pause":
                 if task := self.store.tasks.get(command["key"]):
                     self._set_suspended(task, command["still"])

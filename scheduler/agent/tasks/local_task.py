@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.agent import processes
-from scheduler.agent.protocol import CheckpointTerms, TaskRecord
+from scheduler.agent.protocol import CheckpointTerms, ProbeResult, TaskRecord
 
 STREAMS: Final = ("stdout", "stderr")
 #: The beginning of a task is reported at this age: who has ended by then is reported once.
@@ -49,6 +49,9 @@ class LocalTask:
     checkpoints_stored: bool = False
     #: Why it is to stop; it was asked for a checkpoint first, and may end by itself.
     held_stop: str = ""
+
+    #: The last results of its probes by GPUs, which the agent makes.
+    gpu_probe_results: list[ProbeResult] = field(default_factory=list)
 
     @property
     def running(self) -> bool:

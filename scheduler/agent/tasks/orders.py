@@ -59,6 +59,7 @@ def task_order(
             "epoch": assignment["epoch"],
             "job": assignment["job"],
             "devices": assignment["devices"],
+            "memory_mib": assignment["memory_mib"],
         },
         process_limit=process_limit,
         user=assignment["user"],
@@ -82,6 +83,13 @@ def task_order(
     order["cpu_millis"] = assignment["cpu_millis"]
     if gpu_names is not None and (devices := gpu_files(gpu_names[1])):
         order["device_files"] = devices
+    if probes := assignment.get("probes"):
+        order["probes"] = probes
+        order["meta"]["gpu_probes"] = [
+            {"number": number, "grace": assignment["grace_seconds"], **probe}
+            for number, probe in enumerate(probes)
+            if probe["kind"] == "gpu"
+        ]
     if "cpu_limit_millis" in assignment:
         order["cpu_limit_millis"] = assignment["cpu_limit_millis"]
     if "numa_domain" in assignment:

@@ -8,7 +8,7 @@ from typing import Final
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Use
-from scheduler.agent.protocol import SHUT_DOWN, Report, TaskRecord
+from scheduler.agent.protocol import SHUT_DOWN, UNHEALTHY, ProbeResult, Report, TaskRecord
 from scheduler.agent.tasks.local_task import LocalTask, is_suspended, stored_bytes
 
 #: Stops that are not the job's: the server starts it again.
@@ -43,6 +43,8 @@ def report_of(
     if use is not None and (use.watched_ms or use.peak_memory_mib):
         report["gpu_watched_ms"], report["gpu_busy_ms"] = round(use.watched_ms), round(use.busy_ms)
         report["peak_gpu_memory_mib"] = use.peak_memory_mib
+    if results := [*record.get("probes", ()), *entry.gpu_probe_results]:
+        report["probes"] = [_result(one, now_ms) for one in sorted(results, key=lambda one: one["number"])]
     if record["state"] != "ended":
         report["suspended"] = is_suspended(record)
         return report
@@ -56,9 +58,20 @@ def report_of(
     return report
 
 
+def _result(result: ProbeResult, now_ms: int) -> ProbeResult:
+    return ProbeResult(
+        number=result["number"],
+        ok=result["ok"],
+        failures=result["failures"],
+        text=result["text"],
+        ago_ms=max(0, now_ms - result.get("boot_ms", now_ms)),
+    )
+
+
 def _add_end(report: Report, record: TaskRecord) -> None:
     """How the task ended and what it used, as far as its guard has seen it."""
-    if record["exit_code"] is not None:
+    unhealthy = record["stop_reason"] == UNHEALTHY
+    if record["exit_code"] is not None and not (unhealthy and record["exit_code"] == 0):
         report["exit_code"] = record["exit_code"]
     if record["exit_signal"] is not None:
         report["exit_signal"] = record["exit_signal"]
@@ -68,7 +81,7 @@ def _add_end(report: Report, record: TaskRecord) -> None:
         report["cpu_time_ms"] = record["cpu_time_ms"]
     if failure := record.get("failure"):
         report["failure"] = failure
-    if record["stop_reason"]:
+    if record["stop_reason"] and not unhealthy:
         report["stop_reason"] = record["stop_reason"]
 
 
@@ -85,6 +98,8 @@ def _state_of(record: TaskRecord) -> str:
         return "running"
     if record["lost"] or record["stop_reason"] in _LOST_TEXT:
         return "lost"
+    if record["stop_reason"] == UNHEALTHY:
+        return "failed"
     if record["stop_reason"]:
         return "stopped"
     return "succeeded" if record["exit_code"] == 0 else "failed"

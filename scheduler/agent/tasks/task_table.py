@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
@@ -16,6 +16,26 @@ from scheduler.agent.tasks.reports import report_of
 
 #: Follows the key of a task whose results of elements are meant.
 _RESULTS: Final = "/elements"
+
+
+def _reported_part(record: TaskRecord) -> tuple[Any, ...]:
+    """What of a record is reported when it changes."""
+    return record["state"], is_suspended(record), record.get("probes")
+
+
+class RunningTask(NamedTuple):
+    """A running task: its first process, for how long it has run, what memory it asked for."""
+
+    key: str
+    task: int
+    epoch: int
+    leader: int
+    ran_ms: int
+    memory_mib: int
+    has_gpus: bool
+    #: As `orders.task_order` writes them.
+    gpu_probes: list[dict[str, Any]]
+    suspended: bool
 
 
 class TaskTable:
@@ -69,9 +89,9 @@ class TaskTable:
                 uploaded=dict.fromkeys(STREAMS),
             )  # fmt: skip
             self._tasks[record["key"]] = entry
-        before = (entry.record["state"], is_suspended(entry.record)) if entry.record else ("", False)
+        before = _reported_part(entry.record) if entry.record else None
         entry.record = record
-        if (record["state"], is_suspended(record)) != before and record["state"] != "starting":
+        if _reported_part(record) != before and record["state"] != "starting":
             entry.version += 1
 
     def _drop_unknown_to_shim(self, seen: set[str]) -> None:
@@ -262,6 +282,20 @@ class TaskTable:
                 Holder(
                     key, record["pid"], tuple(record["meta"].get("devices", ())),
                     max(0, now - record["started_boot_ms"]),
+                )
+                for key, entry in self._tasks.items()
+                if (record := entry.record) is not None and record["state"] == "running"
+            ]  # fmt: skip
+
+    def running(self) -> list[RunningTask]:
+        """The running tasks, for those that measure them."""
+        now = processes.boot_ms()
+        with self.changed:
+            return [
+                RunningTask(
+                    key, entry.task, entry.epoch, record["pid"], now - record["started_boot_ms"],
+                    record["meta"].get("memory_mib", 0), bool(record["meta"].get("devices")),
+                    record["meta"].get("gpu_probes", []), is_suspended(record),
                 )
                 for key, entry in self._tasks.items()
                 if (record := entry.record) is not None and record["state"] == "running"

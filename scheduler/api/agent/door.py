@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, DataError, InterfaceError, OperationalError, connections
+from django.utils import timezone
 
 from infra import client_address, notifications, request_context
 from infra.db.connections import unit_of_work
@@ -35,6 +36,7 @@ from scheduler.api.agent.reading import (
     read_files,
     read_kept,
     read_sync,
+    read_usage,
     read_wait,
 )
 from scheduler.api.agent.stream import AgentStream, Outcome
@@ -50,6 +52,7 @@ from scheduler.services.execution.agent_messages import (
 )
 from scheduler.services.execution.reports import BATCH
 from scheduler.services.jobs import logs
+from scheduler.services.jobs.usage import take_usage
 from scheduler.services.results.kept import take_kept
 
 log = structlog.get_logger(__name__)
@@ -62,7 +65,7 @@ T = TypeVar("T")
 
 PREFIX: Final = "/api/v1/agent/"
 #: What an agent calls with its key: by HTTP, or over its stream.
-_CALLS: Final = ("sync", "logs", "results", "files", "checkpoints")
+_CALLS: Final = ("sync", "logs", "results", "files", "checkpoints", "usage")
 #: Calls of which the message or the answer is a piece of a checkpoint; by HTTP alone.
 _PUT_PIECE, _GET_PIECE = "piece", "piece-read"
 #: At once in the storage: a checkpoint is read whole when it is complete.
@@ -176,6 +179,8 @@ class AgentDoor:
             return await self._sync(key, body, receive)
         if call == "results":
             return await self._in_thread(_results, key, body)
+        if call == "usage":
+            return await self._in_thread(_usage, key, body)
         if call == "files":
             return await self._exchange_files(key, body, receive)
         if call == "checkpoints":
@@ -435,6 +440,12 @@ def _sync_answer(answer: AgentAnswer) -> dict[str, Any]:
         "log_cap_bytes": settings.MUSTER_LOG_CAP_BYTES,
         "inventory_wanted": node.cpu_millis == 0,
     }
+
+
+def _usage(key: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    node = agent_of_key(key).node
+    take_usage(node=node, samples=read_usage(body), at=timezone.now())
+    return {}
 
 
 def _logs(key: str, body: Mapping[str, Any]) -> dict[str, Any]:

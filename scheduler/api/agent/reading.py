@@ -12,12 +12,14 @@ from typing import Any, Final
 
 from infra.errors import FieldProblem, InvalidInput, MusterError
 from scheduler.agent import PROTOCOL
-from scheduler.agent.protocol import Report
+from scheduler.agent.protocol import PROBE_TEXT_BYTES, ProbeResult, Report
 from scheduler.services.cluster.inventory import read_inventory
 from scheduler.services.execution import elements
 from scheduler.services.execution.agent_messages import AgentMessage
 from scheduler.services.jobs import logs
+from scheduler.services.jobs.usage import Sample
 from scheduler.services.results.kept import Reported
+from scheduler.services.submission.fields_restart import MAX_PROBES
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 MAX_REPORTS: Final = 2000
@@ -32,6 +34,9 @@ MAX_WAIT_SECONDS: Final = 3600
 _STATES: Final = frozenset({"running", "succeeded", "failed", "stopped", "lost"})
 _INT_MAX: Final = 2**31 - 1
 _BIG_MAX: Final = 2**62
+_YEARS_MS: Final = 100 * 365 * 86400 * 1000
+#: A thousand samples of the largest CPU and memory can still be added.
+_SAMPLE_BOUNDS: Final = (_BIG_MAX, _INT_MAX, 2**40, 2**40, 100, 2**40)
 
 
 def parse(data: bytes, encoding: str) -> Mapping[str, Any]:
@@ -164,6 +169,11 @@ def _read_report(read: Reader, data: Mapping[str, Any], under: str) -> Report:
         if results is None:
             read.problems.append(FieldProblem(under + "elements", "has to be a list of results of elements"))
         report["elements"] = [list(one) for one in results or ()]
+    if "probes" in data:
+        report["probes"] = [
+            _read_probe(read, result, f"{under}probes/{number}/")
+            for number, result in enumerate(read.objects(data["probes"], under + "probes", MAX_PROBES))
+        ]
     if "suspended" in data:
         report["suspended"] = data["suspended"] is True
     for name in ("stop_reason", "text", "failure", "saved_path"):
@@ -174,6 +184,20 @@ def _read_report(read: Reader, data: Mapping[str, Any], under: str) -> Report:
                 text = ""
             report[name] = text.replace("\0", "�")[: 1024 if name == "saved_path" else 300]  # type: ignore[literal-required]
     return report
+
+
+def _read_probe(read: Reader, data: Mapping[str, Any], under: str) -> ProbeResult:
+    text = data.get("text")
+    if not isinstance(text, str):
+        read.problems.append(FieldProblem(under + "text", "has to be text"))
+        text = ""
+    return ProbeResult(
+        number=read.whole(data, "number", under, MAX_PROBES - 1),
+        ok=data.get("ok") is True,
+        failures=read.whole(data, "failures", under, _INT_MAX),
+        text=text.replace("\0", "\ufffd")[:PROBE_TEXT_BYTES],
+        ago_ms=read.whole(data, "ago_ms", under, _YEARS_MS),
+    )
 
 
 def read_chunks(read: Reader, body: Mapping[str, Any]) -> list[logs.IncomingChunk]:
@@ -194,6 +218,32 @@ def read_chunks(read: Reader, body: Mapping[str, Any]) -> list[logs.IncomingChun
         offset = read.whole(data, "offset", under, _BIG_MAX)
         chunks.append(logs.IncomingChunk(task, epoch, str(stream), offset, plain))
     return chunks
+
+
+def read_usage(body: Mapping[str, Any]) -> list[Sample]:
+    """Samples of running tasks; raises InvalidInput."""
+    samples = body.get("samples")
+    if not isinstance(samples, list) or len(samples) > MAX_REPORTS or not all(map(_is_sample, samples)):
+        raise InvalidInput(
+            message="The message cannot be read.",
+            problems=[
+                FieldProblem(
+                    "samples", f"has to be a list of at most {MAX_REPORTS} lists of six whole numbers"
+                )
+            ],
+        )
+    return [Sample(*sample) for sample in samples]
+
+
+def _is_sample(value: Any) -> bool:
+    """Whether this is [task, epoch, CPU, memory, GPU percent, GPU memory]; the last two together may be null."""
+    if not isinstance(value, list) or len(value) != len(_SAMPLE_BOUNDS):
+        return False
+    known = value[:4] if value[4:] == [None, None] else value
+    return all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= most
+        for n, most in zip(known, _SAMPLE_BOUNDS, strict=False)
+    )
 
 
 def read_kept(body: Mapping[str, Any]) -> tuple[int, int, list[Reported]]:

@@ -18,6 +18,7 @@ from scheduler import outbox
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Node
 from scheduler.services.cluster.inventory import Inventory, apply_inventory
+from scheduler.services.cluster.quarantine import apply_health
 from scheduler.state.db.sql import int_array
 
 AGENT_PREFIX: Final = "muster_agent_"
@@ -150,6 +151,8 @@ def _write_node(beat: Heartbeat) -> None:
     if beat.inventory is not None:
         apply_inventory(row, beat.inventory)
     mark_up(row)
+    if beat.inventory is not None and beat.inventory.health_problem is not None:
+        apply_health(row, beat.inventory.health_problem)
 
 
 def begin_contact(node: Node) -> None:

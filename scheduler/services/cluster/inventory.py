@@ -53,6 +53,8 @@ class Inventory:
     gpu_trouble: str
     #: See `isolation`; empty for an agent that says nothing of it.
     isolation: Mapping[str, Any] = field(default_factory=dict)
+    #: What the site's health check found: "" = nothing, None = there is no such check.
+    health_problem: str | None = None
 
 
 class _Reader:
@@ -115,12 +117,17 @@ def read_inventory(data: Any) -> Inventory:
         devices=tuple(_device(read, device, f"devices/{n}/") for n, device in enumerate(devices)),
         gpu_trouble=read.text(data, "gpu_trouble", most=200),
         isolation=read_isolation(data.get("isolation")),
+        health_problem=_health_problem(read, data),
     )
     if len({device.index for device in result.devices}) < len(result.devices):
         read.problems.append(FieldProblem("devices", "has two with the same index"))
     if read.problems:
         raise InvalidInput(message="The inventory of the node cannot be read.", problems=read.problems[:50])
     return result
+
+
+def _health_problem(read: _Reader, data: Mapping[str, Any]) -> str | None:
+    return None if data.get("health_problem") is None else read.text(data, "health_problem", most=150)
 
 
 def _device(read: _Reader, data: Any, under: str) -> DeviceFacts:

@@ -118,7 +118,7 @@ _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
     r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint, r.storage_mib,
-    queue.scratch_mib, r.output_path, r.error_path, r.open_mode
+    queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
@@ -163,6 +163,7 @@ class _AttemptRow(NamedTuple):
     output_path: str
     error_path: str
     open_mode: str
+    probes: str  # JSON
 
     @property
     def scratch_limit_mib(self) -> int:
@@ -280,6 +281,8 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
     if job.output_path or job.error_path:
         append = job.open_mode == "append"
         assignment["output"] = OutputFiles(stdout=job.output_path, stderr=job.error_path, append=append)
+    if job.probes != "[]":
+        assignment["probes"] = json.loads(job.probes)
     if job.min_tasks is not None:
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_id is not None and job.array_index is not None:

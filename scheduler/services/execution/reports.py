@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 from django.db import transaction
@@ -201,6 +201,8 @@ def _apply(reported: Sequence[_Reported]) -> list[tuple[int, tuple[int, int]]]:
         _write_gpu_use(
             [r for r in reported if r.report["state"] == "running" and "gpu_watched_ms" in r.report]
         )
+        if with_probes := [r for r in reported if "probes" in r.report]:
+            _write_probes(with_probes)
         if changes.elements:
             ask(*write_ended(changes.elements))
         moved = list(changes.moved.values())
@@ -420,6 +422,38 @@ def _write_gpu_use(reported: Sequence[_Reported]) -> None:
         ],
     )
     outbox.announce_many(outbox.job_topic(number) for (number,) in rows)
+
+
+def _write_probes(reported: Sequence[_Reported]) -> None:
+    """Note the last results of the probes of live tasks."""
+    rows = run(
+        "UPDATE scheduler_task t SET probe_results = v.results::jsonb"
+        " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::bigint[]) AS v(id, epoch, results, node),"
+        " scheduler_attempt a"
+        " WHERE t.id = v.id AND a.id = t.attempt_id AND a.epoch = v.epoch AND t.node_id = v.node"
+        " AND t.state IN ('starting', 'running', 'stopping') RETURNING a.job_id",
+        [
+            [one.report["task"] for one in reported],
+            [one.report["epoch"] for one in reported],
+            [json.dumps(_probe_results(one)) for one in reported],
+            [one.node.pk for one in reported],
+        ],
+    )
+    outbox.announce_many(outbox.job_topic(number) for (number,) in rows)
+
+
+def _probe_results(one: _Reported) -> list[dict[str, Any]]:
+    """With the time of each in the place of its age."""
+    return [
+        {
+            "number": result["number"],
+            "ok": result["ok"],
+            "failures": result["failures"],
+            "text": result["text"],
+            "at": (one.came_at - timedelta(milliseconds=result["ago_ms"])).isoformat(),
+        }
+        for result in one.report["probes"]
+    ]
 
 
 def _note_agent_stops(changes: Sequence[_Change]) -> list[Statement]:

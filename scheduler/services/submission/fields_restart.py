@@ -1,9 +1,10 @@
-"""How a job starts again: its rules by exit code or failure class, and how it is asked for checkpoints."""
+"""What a job says of its failures: whether it starts again, its probes, and how it is asked for checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from quotas.core.resources import parse_mib
@@ -25,6 +26,7 @@ from scheduler.services.submission.declaration import (
     duration,
     integer,
     rule,
+    text,
 )
 from scheduler.services.submission.fields import Inputs
 
@@ -172,3 +174,150 @@ def read_checkpoint(inputs: Inputs, name: str) -> dict[str, Any]:
         inner.wrong("every", f"Must be at least {LEAST_EVERY} seconds.", code="out-of-range")
     inputs.problems += inner.problems
     return {} if inner.problems else asked.kept()
+
+
+# ---------------------------------------------------------------- probes
+
+
+MAX_PROBES: Final = 4
+#: Seconds.
+DEFAULT_EVERY: Final = 30
+DEFAULT_TIMEOUT: Final = 10
+MAX_EVERY: Final = 86_400
+MAX_TIMEOUT: Final = 3600
+MAX_LIMIT: Final = 30 * 86_400
+MAX_COMMAND: Final = 2000
+#: Failures in a row, where the probe does not say: a command or a server may fail once for no reason.
+DEFAULT_FAILURES: Final = 3
+
+
+class ProbeKind(StrEnum):
+    """What is checked."""
+
+    COMMAND = "command"  # a command ends with exit code 0
+    HTTP = "http"  # a port of the node answers
+    FILE = "file"  # a file is written now and then
+    OUTPUT = "output"  # the job prints something now and then
+    GPU = "gpu"  # its GPUs work now and then
+
+
+_WITH_LIMIT: Final = (ProbeKind.FILE, ProbeKind.OUTPUT, ProbeKind.GPU)
+#: The kinds that each field is for.
+_FIELDS: Final[dict[str, tuple[ProbeKind, ...]]] = {
+    "command": (ProbeKind.COMMAND,),
+    "port": (ProbeKind.HTTP,),
+    "path": (ProbeKind.HTTP, ProbeKind.FILE),
+    "limit": _WITH_LIMIT,
+    "timeout": (ProbeKind.COMMAND, ProbeKind.HTTP),
+}
+
+
+@dataclass(slots=True)
+class ProbeAsked:
+    """One check that is repeated while the job runs."""
+
+    kind: str = choice(
+        "kind", ProbeKind, default="",
+        help="command: ends with exit code 0. http: a port of the node's loopback address answers GET with 200 to "
+        "399. file: a file is no older than limit. output: the job printed something within limit. gpu: the job's "
+        "GPUs worked within limit.",
+    )  # fmt: skip
+    name: str = text(
+        "name", most=40, help="What the reason calls the probe.", default="", left_out="its kind"
+    )
+    command: str = text(
+        "command", most=MAX_COMMAND, lines=True, default="",
+        help="Of kind command: run by /bin/sh with the job's account, environment and isolation.",
+    )  # fmt: skip
+    port: int | None = integer("port", least=1, most=65_535, help="Of kind http.", default=None)
+    path: str = text(
+        "path", most=1000, default="",
+        help="Of kind http: the path with its query. Of kind file: the file, from the working directory.",
+        left_out="/ for kind http",
+    )  # fmt: skip
+    limit: int | None = duration(
+        "limit", most=MAX_LIMIT, help="Of kinds file, output and gpu: the longest time without a sign of life.",
+        example="10m",
+    )  # fmt: skip
+    every: int | None = duration(
+        "every", most=MAX_EVERY, help="From one check to the next.", left_out=f"{DEFAULT_EVERY} seconds"
+    )
+    timeout: int | None = duration(
+        "timeout", most=MAX_TIMEOUT, help="Of kinds command and http: a check that takes longer has failed.",
+        left_out=f"{DEFAULT_TIMEOUT} seconds",
+    )  # fmt: skip
+    failures: int | None = integer(
+        "failures", least=1, most=1000, help="The job is unhealthy after this number of failures in a row.",
+        left_out=f"{DEFAULT_FAILURES} for kinds command and http, 1 for others", default=None,
+    )  # fmt: skip
+    start_after: int | None = duration(
+        "start_after", most=MAX_LIMIT, help="Checks begin this long after the start.", left_out="at once"
+    )
+
+    def kept(self) -> dict[str, Any]:
+        """The form that the job's row keeps: with all defaults filled in, and what is of other kinds left out."""
+        kept: dict[str, Any] = {
+            "kind": self.kind,
+            "every": self.every or DEFAULT_EVERY,
+            "timeout": self.timeout or DEFAULT_TIMEOUT,
+            "failures": self.failures or (1 if self.kind in _WITH_LIMIT else DEFAULT_FAILURES),
+            "start_after": self.start_after or 0,
+        }
+        if self.kind == ProbeKind.HTTP and not self.path:
+            kept["path"] = "/"
+        own = {"name": self.name} | {
+            name: getattr(self, name) for name in ("command", "port", "path", "limit")
+        }
+        return kept | {name: value for name, value in own.items() if value}
+
+
+@rule("kind")
+def a_probe_has_a_kind(asked: ProbeAsked, inputs: Inputs) -> None:
+    """A probe has a kind."""
+    if not asked.kind and inputs.given("kind") is None:
+        inputs.wrong("kind", f"Required: one of {', '.join(ProbeKind)}.", code="required")
+
+
+@rule(*_FIELDS)
+def a_probe_says_what_its_kind_needs(asked: ProbeAsked, inputs: Inputs) -> None:
+    """A probe has `command`, `port`, `path` or `limit` as its kind needs it, and no field of another kind."""
+    if not asked.kind:
+        return
+    for name, kinds in _FIELDS.items():
+        given = inputs.given(name) is not None
+        optional = name == "timeout" or (name == "path" and asked.kind == ProbeKind.HTTP)
+        if given and asked.kind not in kinds:
+            inputs.wrong(name, f"Is not for kind {asked.kind}; leave it out.", code="inconsistent")
+        elif not given and asked.kind in kinds and not optional:
+            inputs.wrong(name, f"Required for kind {asked.kind}.", code="required")
+
+
+@rule("path")
+def a_path_of_http_is_one_line(asked: ProbeAsked, inputs: Inputs) -> None:
+    """The path of a probe of kind http begins with a slash and has no blanks."""
+    path = asked.path
+    if (
+        asked.kind == ProbeKind.HTTP
+        and path
+        and (path[0] != "/" or not path.isascii() or len(path.split()) > 1)
+    ):
+        inputs.wrong("path", "Must begin with / and have no blanks; write others as %20.", code="bad-path")
+
+
+PROBE: Final = Schema(
+    ProbeAsked, [a_probe_has_a_kind, a_probe_says_what_its_kind_needs, a_path_of_http_is_one_line]
+)
+
+
+def read_probes(inputs: Inputs, name: str) -> list[dict[str, Any]]:
+    """A list of probes, in the form that the job's row keeps."""
+    found: list[dict[str, Any]] = []
+    for number, item in enumerate(inputs.listing(name, most=MAX_PROBES)):
+        at = f"{name}/{number}"
+        if not isinstance(item, Mapping):
+            inputs.wrong(at, "Must be an object with kind.", code="not-an-object")
+            continue
+        read, one = PROBE.read(item, under=f"{inputs.under}{at}/")
+        inputs.problems += one.problems
+        found.append(read.kept())
+    return found

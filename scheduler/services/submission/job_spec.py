@@ -54,9 +54,12 @@ from scheduler.services.submission.fields_placement import (
 )
 from scheduler.services.submission.fields_restart import (
     CHECKPOINT,
+    MAX_PROBES,
     MAX_RULES,
+    PROBE,
     RESTART_RULE,
     read_checkpoint,
+    read_probes,
     read_restart_rules,
 )
 from scheduler.services.submission.fields_task import (
@@ -465,6 +468,13 @@ class JobSpec:
         "without one, restart_policy does. A job that lost its node or was preempted starts again in any case.",
         example=[{"on": [75, "out-of-memory"], "action": "restart"}, {"on": ["1-255"], "action": "fail"}],
         columns={"restart_rules": ""}, form=_LISTS,
+    )  # fmt: skip
+    probes: list[dict[str, Any]] = declared(
+        "probes", kind=Kind.OBJECTS, read=read_probes, schema=PROBE, default=[], most=MAX_PROBES,
+        help="What the node of each task checks while it runs. A task of which one fails too often is stopped, and the "
+        "job has the failure class unhealthy.",
+        example=[{"kind": "file", "path": "heartbeat", "limit": "10m"}, {"kind": "http", "port": 8000, "path": "/up"}],
+        columns={"probes": ""}, form=_LISTS,
     )  # fmt: skip
     restart_delay_seconds: int | None = duration(
         "restart_delay", most=MAX_RESTART_DELAY, help="The wait before the first restart; it doubles with each.",

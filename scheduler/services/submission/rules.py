@@ -17,6 +17,7 @@ from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartAction
 from scheduler.services.submission.declaration import Rule, rule
+from scheduler.services.submission.fields_restart import ProbeKind
 from scheduler.services.submission.fields_task import MEMORY_UNITS
 
 if TYPE_CHECKING:
@@ -335,6 +336,21 @@ def a_limit_is_of_each_element(spec: JobSpec, inputs: RequestInputs) -> None:
         spec.time_limit_seconds *= min(spec.elements_per_job, len(spec.array.indices) or 1)
 
 
+@rule("probes", "gpu_count", "elements_per_job")
+def probes_have_what_they_check(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A probe of kind gpu needs a GPU, and elements that share a job have no probes."""
+    if spec.probes and spec.elements_per_job is not None:
+        inputs.wrong(
+            "probes",
+            "Elements that share a job run one after another and have no probes; leave probes or elements_per_job out.",
+            code="inconsistent",
+        )
+    if not spec.gpus and any(probe["kind"] == ProbeKind.GPU for probe in spec.probes):
+        inputs.wrong(
+            "probes", "A probe of kind gpu needs a job with GPUs; add gpu_count.", code="inconsistent"
+        )
+
+
 @rule("depends_on", "ref")
 def refs_are_of_one_request(spec: JobSpec, inputs: RequestInputs) -> None:
     """Only jobs that are sent together name each other by `ref`."""
@@ -416,6 +432,7 @@ RULES: Final[tuple[Rule, ...]] = (
     a_name_comes_from_what_runs,
     at_most_once_is_never_again,
     refs_are_of_one_request,
+    probes_have_what_they_check,
     tasks_can_keep_their_spread,
     checkpoints_have_a_place,
 )

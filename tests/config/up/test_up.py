@@ -119,6 +119,7 @@ def test_readyz_says_more_when_asked(stack: Stack) -> None:
         "[+] migrations",
         "[+] planner",
         "[+] policies",
+        "[+] nodes",
         "[+] notifications",
         "[+] redis",
         "[+] disk",

@@ -14,6 +14,7 @@ from pytest_django.fixtures import Settings
 from scheduler.agent import processes
 from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
 from scheduler.services.jobs.resize import resize_job
+from scheduler.services.jobs.usage import usage_of
 from scheduler.services.jobs.verbs import cancel_job
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import ROOT, World, wait_for
@@ -355,3 +356,18 @@ def test_a_checkpoint_that_a_task_writes_lets_others_go(world: World, start_agen
     world.run_until(evaluate, "completed")
     cancel_job(job=train, by=world.user)
     wait_for(lambda: Job.objects.get(pk=train.pk).is_terminal)
+
+
+def test_the_usage_of_a_running_job_is_sampled(world: World, start_agent: StartAgent) -> None:
+    start_agent("n1", "--usage-seconds", "0.2")
+
+    job = world.submit("while :; do :; done")
+    world.run_until(job, "running")
+    used = wait_for(lambda: (found := usage_of(job)) and found.points and found)
+    cancel_job(job=job, by=world.user)
+
+    assert used.points[0].cpu_millis > 100
+    assert 0 < used.points[0].memory_mib < 64
+    assert used.points[0].gpu_percent is None
+    world.run_until(job, "cancelled")
+    assert usage_of(job) is not None  # kept after the end

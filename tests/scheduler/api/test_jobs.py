@@ -31,7 +31,7 @@ FIELDS = {
     "queue", "project", "user", "command", "script", "job_type", "tasks", "nodes", "tasks_per_node", "cpu_cores",
     "memory_bytes", "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
     "env", "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity", "depends_on", "array_id",
-    "array_index", "array_max_running", "restart_policy", "max_restarts", "restart_rules", "checkpoint",
+    "array_index", "array_max_running", "restart_policy", "max_restarts", "restart_rules", "probes", "checkpoint",
     "artifacts", "standard_output", "standard_error", "open_mode",
     "restart_delay", "restart_delay_max", "preemptible", "created_at", "begin_at",
     "deadline", "eligible_at", "scheduled_at", "started_at", "completed_at", "expected_start", "likely_start",
