@@ -302,6 +302,11 @@ INPUT: Final = {
     "not-absolute": Meaning(
         "Path not absolute", "The path has to begin at the root.", "Begin the path with `/`."
     ),
+    "bad-path": Meaning(
+        "The path cannot be requested",
+        "The path of a probe begins with a slash, and has no blanks and no letters beyond ASCII.",
+        "Begin the path with `/`, and write other characters as %20 and the like.",
+    ),
     "out-of-range": Meaning(
         "Value out of range",
         "The number is outside what is allowed.",

@@ -126,7 +126,7 @@ class GivenSerializer(serializers.Serializer[Any]):
     gpu_memory_mib = serializers.IntegerField(help_text="Of all its GPUs together; 0 without one.")
 
 
-class UsageSerializer(serializers.Serializer[Any]):
+class JobUsageSerializer(serializers.Serializer[Any]):
     attempt = serializers.IntegerField(allow_null=True, help_text="null for a job that never started.")
     started_at = serializers.DateTimeField(allow_null=True)
     step_seconds = serializers.IntegerField(
@@ -147,7 +147,7 @@ class JobUsageView(JobView):
         parameters=[
             OpenApiParameter("attempt", int, description="An earlier attempt; the latest when absent.")
         ],
-        responses=UsageSerializer,
+        responses=JobUsageSerializer,
     )
     def get(self, request: Request, ref: str) -> Response:
         """What each task of a job used while it ran: at most 120 points, none of a job shorter than ten seconds."""

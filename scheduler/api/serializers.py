@@ -265,10 +265,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "extras": job.extras,
         "time_limit": job.time_limit_seconds,
         "working_dir": job.working_dir,
-        "artifacts": job.artifacts,
-        "standard_output": job.output_path,
-        "standard_error": job.error_path,
-        "open_mode": job.open_mode,
+        **_files_of(job),
         "mail_type": job.mail_types or "",
         "labels": job.labels,
         "node_selector": job.node_selector,
@@ -304,6 +301,16 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "failure_class": job.failure_class or None,
         "attempt": job.epoch,
         "submitted_via": job.submitted_via,
+    }
+
+
+def _files_of(job: Job | JobRow) -> dict[str, Any]:
+    """What is to be kept of the working folder, and where the output also goes."""
+    return {
+        "artifacts": job.artifacts,
+        "standard_output": job.output_path,
+        "standard_error": job.error_path,
+        "open_mode": job.open_mode,
     }
 
 

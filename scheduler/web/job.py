@@ -34,12 +34,12 @@ from scheduler.services.planning.explain import NodeLine, explain_job
 from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
-from scheduler.web.artifacts import artifacts_shown
-from scheduler.web.checkpoints import checkpoints_shown
 from scheduler.web.job_usage import usage_lines
 from scheduler.web.probes import probes_of
 from scheduler.web.reads import exit_words
-from scheduler.web.results import results_of
+from scheduler.web.results.artifacts import artifacts_shown
+from scheduler.web.results.checkpoints import checkpoints_shown
+from scheduler.web.results.working_folder import results_of
 from scheduler.web.submit import funnel
 
 TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "results": "Results", "events": "Events"}

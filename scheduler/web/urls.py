@@ -5,8 +5,6 @@ from __future__ import annotations
 from django.urls import path
 
 from scheduler.web import (
-    artifacts,
-    checkpoints,
     cluster,
     forecasts,
     home,
@@ -14,10 +12,10 @@ from scheduler.web import (
     jobs,
     queues,
     quota,
-    results,
     submit,
     usage,
 )
+from scheduler.web.results import artifacts, checkpoints, working_folder
 
 urlpatterns = [
     path("", home.show, name="home"),
@@ -30,8 +28,8 @@ urlpatterns = [
     path("jobs/<int:number>/log/", job.download_log, name="job-log"),
     path("jobs/<int:number>/artifacts/file/", artifacts.file, name="job-artifact-file"),
     path("jobs/<int:number>/artifacts/remove/", artifacts.remove, name="job-artifacts-remove"),
-    path("jobs/<int:number>/results/file/", results.file, name="job-result-file"),
-    path("jobs/<int:number>/results/archive/", results.archive, name="job-result-archive"),
+    path("jobs/<int:number>/results/file/", working_folder.file, name="job-result-file"),
+    path("jobs/<int:number>/results/archive/", working_folder.archive, name="job-result-archive"),
     path("jobs/<int:number>/checkpoints/take/", checkpoints.take, name="job-checkpoint-take"),
     path(
         "jobs/<int:number>/checkpoints/<uuid:checkpoint>/remove/",
@@ -43,7 +41,7 @@ urlpatterns = [
         checkpoints.manifest,
         name="job-checkpoint-manifest",
     ),
-    path("jobs/<int:number>/results/remove/", results.remove, name="job-results-remove"),
+    path("jobs/<int:number>/results/remove/", working_folder.remove, name="job-results-remove"),
     path("jobs/<int:number>/<str:verb>/", job.act, name="job-act"),
     path("cluster/", cluster.index, name="cluster"),
     path("nodes/<int:node_id>/", cluster.show, name="node"),

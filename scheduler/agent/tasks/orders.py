@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from scheduler.agent import numa
 from scheduler.agent.elements import Elements, arguments_of
@@ -74,6 +74,18 @@ def task_order(
         order["meta"]["limit_seconds"] = assignment["limit_seconds"]
     if (files := output_files(assignment, node_name=node_name)) is not None:
         order["output"] = files
+    _bound(order, assignment, requests_are_limits=requests_are_limits)
+    if gpu_names is not None and (devices := gpu_files(gpu_names[1])):
+        order["device_files"] = devices
+    if "probes" in assignment:
+        _add_probes(order, assignment["probes"], assignment["grace_seconds"])
+    if "numa_domain" in assignment:
+        _bind_to_numa_domain(order, assignment, numa.domains(numa_domains))
+    return order
+
+
+def _bound(order: TaskOrder, assignment: Assignment, *, requests_are_limits: bool) -> None:
+    """Say what the task may use at most, and how much of the CPU it asks for."""
     if "memory_limit_mib" in assignment:
         order["memory_limit_mib"] = assignment["memory_limit_mib"]
     elif requests_are_limits and assignment["memory_mib"]:
@@ -81,20 +93,18 @@ def task_order(
     if "scratch_limit_mib" in assignment:
         order["scratch_limit_mib"] = assignment["scratch_limit_mib"]
     order["cpu_millis"] = assignment["cpu_millis"]
-    if gpu_names is not None and (devices := gpu_files(gpu_names[1])):
-        order["device_files"] = devices
-    if probes := assignment.get("probes"):
-        order["probes"] = probes
-        order["meta"]["gpu_probes"] = [
-            {"number": number, "grace": assignment["grace_seconds"], **probe}
-            for number, probe in enumerate(probes)
-            if probe["kind"] == "gpu"
-        ]
     if "cpu_limit_millis" in assignment:
         order["cpu_limit_millis"] = assignment["cpu_limit_millis"]
-    if "numa_domain" in assignment:
-        _bind_to_numa_domain(order, assignment, numa.domains(numa_domains))
-    return order
+
+
+def _add_probes(order: TaskOrder, probes: list[dict[str, Any]], grace_seconds: int) -> None:
+    """Give the guard the probes; those of GPUs are the agent's."""
+    order["probes"] = probes
+    order["meta"]["gpu_probes"] = [
+        {"number": number, "grace": grace_seconds, **probe}
+        for number, probe in enumerate(probes)
+        if probe["kind"] == "gpu"
+    ]
 
 
 def _run_elements(elements: ElementsToRun, order: TaskOrder, grace_seconds: int) -> list[str]:

@@ -27,9 +27,7 @@ def report_of(
     cap_bytes: int,
 ) -> Report:
     """What has become of a task; `use` is of its GPUs, `cap_bytes` are kept of each stream."""
-    if entry.held_stop and record["state"] == "ended" and not record["stop_reason"]:
-        record = record.copy()
-        record["stop_reason"] = entry.held_stop
+    record = _with_held_stop(entry, record)
     now_ms = processes.boot_ms()
     same_boot = record["boot_id"] == processes.boot_id()
     report = Report(task=entry.task, epoch=entry.epoch, state=_state_of(record))
@@ -56,6 +54,15 @@ def report_of(
     report["stdout_bytes"] = stored_bytes(entry.stream_path("stdout"), cap_bytes)
     report["stderr_bytes"] = stored_bytes(entry.stream_path("stderr"), cap_bytes)
     return report
+
+
+def _with_held_stop(entry: LocalTask, record: TaskRecord) -> TaskRecord:
+    """The record of a task that ended while its stop waited for a checkpoint: it was stopped."""
+    if not entry.held_stop or record["state"] != "ended" or record["stop_reason"]:
+        return record
+    stopped = record.copy()
+    stopped["stop_reason"] = entry.held_stop
+    return stopped
 
 
 def _result(result: ProbeResult, now_ms: int) -> ProbeResult:

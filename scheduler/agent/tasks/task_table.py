@@ -256,19 +256,12 @@ class TaskTable:
                 for entry in self._tasks.values()
                 if entry.ended
                 and entry.reported
-                and (entry.logs_refused or self._uploaded_whole(entry))
+                and (entry.logs_refused or _uploaded_whole(entry, self.cap_bytes))
                 and (entry.checkpoints_stored or entry.checkpoint_terms is None)
             ]
             for key in done:
                 del self._tasks[key]
             return done
-
-    def _uploaded_whole(self, entry: LocalTask) -> bool:
-        return all(
-            (at := entry.uploaded[stream]) is not None
-            and at >= stored_bytes(entry.stream_path(stream), self.cap_bytes)
-            for stream in STREAMS
-        )
 
     def entries(self) -> list[LocalTask]:
         with self.changed:
@@ -308,3 +301,11 @@ class TaskTable:
     def live(self) -> int:
         with self.changed:
             return sum(not entry.ended for entry in self._tasks.values())
+
+
+def _uploaded_whole(entry: LocalTask, cap_bytes: int) -> bool:
+    return all(
+        (at := entry.uploaded[stream]) is not None
+        and at >= stored_bytes(entry.stream_path(stream), cap_bytes)
+        for stream in STREAMS
+    )

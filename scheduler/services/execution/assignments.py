@@ -287,7 +287,13 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_id is not None and job.array_index is not None:
         assignment["array_id"], assignment["array_index"] = str(job.array_id), job.array_index
-    if job.checkpoint != "{}" and (policy := policy_of(json.loads(job.checkpoint))) is not None:
+    if job.checkpoint != "{}":
+        _add_checkpoint(assignment, job)
+
+
+def _add_checkpoint(assignment: Assignment, job: _AttemptRow) -> None:
+    policy = policy_of(json.loads(job.checkpoint))
+    if policy is not None:
         assignment["checkpoint"] = CheckpointTerms(
             signal=policy.signal_number,
             to=policy.to,

@@ -1,0 +1,1 @@
+"""What jobs leave behind: their working folders, artefacts and checkpoints."""
