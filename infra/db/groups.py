@@ -50,7 +50,7 @@ class Groups(Generic[M, A]):
         self._name, self._work, self._weight, self._shared = name, work, weight, shared
         self._most, self._limit, self._linger_seconds = most, waiting, linger_seconds
         self._gather_seconds = gather_seconds
-        #: The thread waits until so many are there; until when it gathers as many as there were with the last group.
+        #: The members that the thread waits for; until when it gathers as many as there were with the last group.
         self._enough, self._together, self._gather_until = 1, 0, float("-inf")
         self._members: deque[tuple[M, Future[A]]] = deque()
         self._changed = threading.Condition()

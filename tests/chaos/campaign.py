@@ -28,7 +28,7 @@ from tests.support.stack import Stack
 SILENT_SECONDS: Final = 5
 LOST_SECONDS: Final = 20
 HOLD_SECONDS: Final = 2
-#: At most so many faults at a time.
+#: The most faults at a time.
 AT_ONCE: Final = 3
 BULK: Final = 60
 ANSWER_SECONDS: Final = 300.0
@@ -138,7 +138,7 @@ class Campaign:
             self.note("taken", jobs=len(pieces))
 
     def _post(self, path: str, body: dict[str, Any], *, key: str) -> None:
-        """Submit until it is accepted; the key makes it one request however often it is said."""
+        """Submit until it is accepted; the key makes it one request however often it is sent."""
         request = urllib.request.Request(
             self.url + path,
             data=json.dumps(body).encode(),

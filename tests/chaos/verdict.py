@@ -59,24 +59,24 @@ def judge_jobs(accepted: list[Piece], rows: list[dict[str, Any]], traces: dict[s
 
 
 def _judge(name: str, piece: Piece, row: dict[str, Any], did: Trace, found: Broken) -> None:
-    told = f"{name} ({piece.restart_policy}): {row}, begun {did.begun}, done {did.done}"
+    case = f"{name} ({piece.restart_policy}): {row}, begun {did.begun}, done {did.done}"
     once = piece.restart_policy == "never"
     if row["state"] not in ("completed", "failed"):
-        found["not ended"].append(told)
+        found["not ended"].append(case)
     elif row["exit_code"] != piece.exit_code and not (
         row["exit_code"] is None and row["failure"] in EXCUSED and once
     ):
-        found["wrong exit code"].append(told)
+        found["wrong exit code"].append(case)
     if did.together:
-        found["live twice at once (I5)"].append(told)
+        found["live twice at once (I5)"].append(case)
     # An attempt begins once. A job that may not start again has one attempt; one that may is done again only where
     # the portal could not know that it had been done: its node was lost.
     if (once and len(did.begun) > 1) or twins(attempt for attempt, _ in did.begun):
-        found["done twice"].append(told)
+        found["done twice"].append(case)
     if row["state"] == "completed" and not did.done:
-        found["lost (I4)"].append(told)
+        found["lost (I4)"].append(case)
     if len(did.begun) > row["attempts"]:
-        found["done again without need"].append(told)
+        found["done again without need"].append(case)
 
 
 def twins(values: Iterable[Any]) -> list[str]:

@@ -63,7 +63,7 @@ def pieces(jobs: int, dice: random.Random) -> list[Piece]:
 
 
 def short_pieces(jobs: int, dice: random.Random) -> list[Piece]:
-    """So many jobs for a campaign: most take less than a second, one in fifty 5 to 30 s, of one to four CPUs."""
+    """The jobs of a campaign: most take less than a second, one in fifty 5 to 30 s, of one to four CPUs."""
     made: list[Piece] = []
     for number in range(jobs):
         seconds = dice.uniform(5, 30) if dice.random() < 0.02 else dice.uniform(0, 0.8)

@@ -129,7 +129,7 @@ class Pieces:
         )
 
     def __iter__(self) -> Iterator[bytes]:
-        """Raises Unreadable, also where a file is changed meanwhile."""
+        """Raises Unreadable, also where a file changes while it is read."""
         piece = bytearray()
         for file in self._content.files:
             digest, at = hashlib.sha256(), 0

@@ -131,7 +131,7 @@ class Restores:
     ) -> Iterator[bytes]:
         for number in range(-(-manifest["size"] // PIECE_BYTES)):
             if key in self._ended:
-                raise BadCheckpoint("the task was stopped meanwhile")
+                raise BadCheckpoint("the task was stopped while it was fetched")
             body = {"checkpoint": id, "number": number, **about}
             yield self._ask(partial(client.get_raw, READ_PATH, body))
 

@@ -185,7 +185,7 @@ def _store_files(storage: Storage, upload: ArtifactUpload, folder: Folder, texts
 
 
 def _wanted(folder: Folder, texts: Sequence[str], outcome: _Outcome) -> Iterator[FileEntry]:
-    """The regular files that a pattern names; at the end it is said which pattern named none."""
+    """The regular files that a pattern names, and at the end the patterns that named none."""
     patterns = [(text, FilePattern.of(text)) for text in texts]
     unused = dict.fromkeys(texts)
     for number, entry in enumerate(all_entries(folder)):
@@ -237,7 +237,7 @@ def _store_file(
 
 
 class _NodeFile:
-    """A file on a node as a body for the storage: summed while it is read, and the lease is kept meanwhile."""
+    """A file on a node as a body for the storage: summed, and its lease kept, while it is read."""
 
     def __init__(self, upload: ArtifactUpload, pieces: Iterator[bytes]) -> None:
         self.digest = hashlib.sha256()

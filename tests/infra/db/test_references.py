@@ -90,7 +90,7 @@ def test_a_job_without_its_request_is_refused() -> None:
 def test_a_parent_does_not_go_before_its_rows(
     rows: dict[type[Model], Model], child: str, column: str, parent: str
 ) -> None:
-    """Whoever deletes it: the application may not delete most of them at all. Roll-ups nobody may."""
+    """By every role: the application may not delete most of them at all, and nobody deletes roll-ups."""
     others = sorted({table for table, _, of in PAIRS if of == parent and table != child})
     with all_rights(), transaction.atomic():
         _run("SET LOCAL session_replication_role = replica")
