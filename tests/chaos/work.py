@@ -63,13 +63,16 @@ def pieces(jobs: int, dice: random.Random) -> list[Piece]:
 
 
 def short_pieces(jobs: int, dice: random.Random) -> list[Piece]:
-    """The jobs of a campaign: most take less than a second, one in fifty 5 to 30 s, of one to four CPUs."""
+    """The jobs of a campaign: most take less than a second, one in fifty 5 to 30 s.
+
+    Of little CPU, so that they wait for the faults and not for the quota of a demo project.
+    """
     made: list[Piece] = []
     for number in range(jobs):
         seconds = dice.uniform(5, 30) if dice.random() < 0.02 else dice.uniform(0, 0.8)
         policy = dice.choice(["never", "on_failure"])
         exit_code = dice.choice([0, 0, 0, 3, 7]) if policy == "never" else 0
-        made.append(Piece(f"w{number:05d}", 1, seconds, exit_code, policy, dice.choice([0.5, 1.0, 2.0, 4.0])))
+        made.append(Piece(f"w{number:05d}", 1, seconds, exit_code, policy, dice.choice([0.1, 0.1, 0.2, 0.5])))
     return made
 
 
