@@ -431,6 +431,7 @@ RULES: Final[tuple[Rule, ...]] = (
     the_queue_bounds_the_time,
     a_name_comes_from_what_runs,
     at_most_once_is_never_again,
+    delays_grow,
     refs_are_of_one_request,
     probes_have_what_they_check,
     tasks_can_keep_their_spread,

@@ -16,8 +16,17 @@ from infra.errors import MusterError
 from infra.plain_text import SEVERAL_LINES
 from scheduler.management.commands.describe_job_request import page
 from scheduler.models import Job
-from scheduler.services.submission import sbatch_options
-from scheduler.services.submission.declaration import Declared, Form, Kind, NotOnForm, Schema, rule, text
+from scheduler.services.submission import rules, sbatch_options
+from scheduler.services.submission.declaration import (
+    Declared,
+    Form,
+    Kind,
+    NotOnForm,
+    Rule,
+    Schema,
+    rule,
+    text,
+)
 from scheduler.services.submission.fields import Inputs
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE, FIELDS, JOB, JobSpec
 from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns, parse_job
@@ -277,3 +286,9 @@ def test_a_new_field_is_read_bounded_and_stored_by_its_declaration_alone() -> No
     assert (trial.note, inputs.problems) == ("by hand", [])
     assert schema.columns() == {"note": "note"}
     assert [problem.field for problem in refused.problems] == ["nota", "note"]
+
+
+def test_every_rule_that_is_written_is_kept() -> None:
+    assert {one.name for one in vars(rules).values() if isinstance(one, Rule)} == {
+        one.name for one in rules.RULES
+    }

@@ -157,6 +157,20 @@ def test_what_makes_no_sense_is_refused_by_the_name_of_its_field(
     assert {field.partition("/")[0] for field in found} == set(wrong)
 
 
+@pytest.mark.parametrize(
+    ("delays", "refused"),
+    [
+        ({"restart_delay": "1m", "restart_delay_max": "30s"}, "restart_delay_max"),
+        ({"restart_delay_max": "3s"}, "restart_delay_max"),
+        ({"restart_delay": "2h"}, "restart_delay"),
+    ],
+)
+def test_the_longest_wait_before_a_restart_is_no_shorter_than_the_first(
+    portal: Portal, delays: dict[str, str], refused: str
+) -> None:
+    assert problems(portal, **delays) == {refused: "inconsistent"}
+
+
 def test_every_problem_is_named_at_once(portal: Portal) -> None:
     found = problems(
         portal, cpu_cores=-1, gpu_count="two", env={"9": "x", "OK": "y"}, tolerations=[{}], naem="typo"
