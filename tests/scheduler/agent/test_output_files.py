@@ -12,6 +12,7 @@ from scheduler.services.jobs.verbs import requeue_job
 from scheduler.services.submission.sbatch import parse_sbatch
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, World, wait_for
+from tests.support.stack import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -88,10 +89,11 @@ def test_a_file_that_cannot_be_written_refuses_the_job_with_the_reason(
 
 
 def test_a_job_writes_no_file_where_its_isolation_does_not_let_it(
-    world: World, start_agent: StartAgent, tmp_path: Path
+    world: World, start_agent: StartAgent
 ) -> None:
-    agent = start_agent()
-    target = agent.state / "stolen.out"
+    start_agent()
+    # Not below /tmp, of which each job has one of its own.
+    target = ROOT / "stolen.out"
     job = world.submit("echo never", standard_output=str(target), restart_policy="never")
     world.run_until(job, "failed")
 
