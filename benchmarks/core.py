@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.reference import core_ratio
 from benchmarks.registry import Figures, benchmark, median_cpu_ms
+from infra.freed_memory import keep_freed_memory
 from quotas.core.resources import Resources
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace
@@ -275,6 +276,7 @@ def queue_operation() -> Figures:
 @benchmark("cycle_ms_10k_1000", "cycle_ms_100k_1000", "cycle_growth")
 def cycle() -> Figures:
     """A whole cycle under `priority` with EASY backfill: every reason with its numbers, no look-ahead limit."""
+    keep_freed_memory()  # as the planner does
     figures: dict[str, float] = {}
     policy = Policy(name="priority", backfill="easy")
     for key, case in CASES["cycle"].items():

@@ -11,6 +11,7 @@ import structlog
 from django.conf import settings
 from django.db import close_old_connections
 
+from infra.freed_memory import keep_freed_memory
 from scheduler.models import Cluster
 from scheduler.services.planning import cycles
 from scheduler.services.planning.residents import resident_of
@@ -33,6 +34,7 @@ LIST_SECONDS: Final = 10.0
 
 def stay(*, seconds: float = STAY_SECONDS, stop: Callable[[], bool] | None = None) -> None:
     """Plan until `seconds` are over, for as long as no broker could start this anew, or until the worker stops."""
+    keep_freed_memory()  # each cycle allocates the arrays of the one before
     _planner.run(seconds, stop or worker_stops)
 
 
