@@ -159,6 +159,16 @@ def find_rows(keys: Ints, wanted: Ints) -> Ints:
     return found
 
 
+def distinct(values: Ints) -> Ints:
+    """`np.unique(values)`: where the values lie close together by a table, without sorting them."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if high - low > 4 * len(values) + 1024:
+        return np.unique(values)
+    seen = np.zeros(high - low + 1, dtype=np.bool_)
+    seen[values - low] = True
+    return np.flatnonzero(seen) + low if len(values) else values
+
+
 def stable_order(values: Ints) -> Ints:
     """`np.argsort(values, kind="stable")`: where value and row fit into one number, by sorting those."""
     bits = max(len(values) - 1, 0).bit_length()

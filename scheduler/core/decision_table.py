@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.columns import Bools, Ints
+from scheduler.core.columns import Bools, Ints, distinct
 from scheduler.core.plan import Decision, WaitingColumns, sorted_facts
 from scheduler.core.reason_codes import CATEGORY, PRECEDENCE, ReasonCategory, ReasonCode
 
@@ -56,7 +56,7 @@ class DecisionTable:
         table = self.of_row
         chosen = np.array(rows, dtype=np.int64)
         chosen = chosen[table[chosen] >= 0]
-        for number in np.unique(table[chosen]).tolist():
+        for number in distinct(table[chosen]).tolist():
             decision = self._decisions[number]
             said = replace(decision, facts=sorted_facts({**decision.details, name: 1}))
             table[chosen[table[chosen] == number]] = self.number(said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.core.columns import Bools, Ints
+from scheduler.core.columns import Bools, Ints, distinct
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.pending_reasons import PendingReasons
 from scheduler.core.decision_table import DecisionTable
@@ -37,7 +37,7 @@ def explain_rows(
     # Only a strict order and backfill leave a job waiting that would fit, or a plugin filter that answers
     # differently now.
     clear = rows[decisions.is_clear[rows]]
-    for queue_row in np.unique(cluster.pending.queue[clear]).tolist():
+    for queue_row in distinct(cluster.pending.queue[clear]).tolist():
         here = clear[cluster.pending.queue[clear] == queue_row]
         queue = cluster.snapshot.queues.name[queue_row]
         if strict[queue_row]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TypeVar
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from scheduler.core.snapshot.snapshot import Snapshot
 
 C = TypeVar("C", bound=Columns)
 
+#: Slices of at most this number of runs are compared faster than rows picked one by one.
+_MOST_RUNS: Final = 64
+
 
 def difference(before: C, after: C) -> tuple[Ints, C]:
     """The keys that are gone, and the rows that are new or other; both tables rise by key."""
@@ -20,16 +24,45 @@ def difference(before: C, after: C) -> tuple[Ints, C]:
     same_keys = len(old) == len(new) and bool((old == new).all())
     place = np.arange(len(new)) if same_keys else find_rows(old, new)
     other: Bools = place < 0
-    known = np.flatnonzero(~other)
+    common = _Common.of(place)
     for column in fields(after):
         was, now = getattr(before, column.name), getattr(after, column.name)
         if isinstance(now, np.ndarray):
-            other |= now != was if same_keys else _differs(was, now, place, known)
+            common.mark_other(other, was, now)
         elif was != now and not (_all_alike(was, now)):
-            for row in known.tolist():
-                other[row] |= now[row] != was[place.item(row)]
+            for row, place_before in zip(common.after.tolist(), common.before.tolist(), strict=True):
+                other[row] |= now[row] != was[place_before]
     gone = old[:0] if same_keys else old[find_rows(new, old) < 0]
     return gone, after.take(np.flatnonzero(other))
+
+
+class _Common(NamedTuple):
+    """The rows whose keys both tables have, by rising key."""
+
+    after: Ints
+    before: Ints
+    #: Those that follow each other in both: first row and last + 1 in the table after, first row in the one before.
+    runs: list[tuple[int, int, int]]
+
+    @classmethod
+    def of(cls, place: Ints) -> _Common:
+        """`place` has for each row after the row before, -1 where there was none."""
+        after = np.flatnonzero(place >= 0)
+        before = place[after]
+        ends = np.flatnonzero((np.diff(after) != 1) | (np.diff(before) != 1)) + 1
+        bounds = [0, *ends.tolist(), len(after)] if len(after) else []
+        runs = [
+            (after.item(first), after.item(last - 1) + 1, before.item(first))
+            for first, last in pairwise(bounds)
+        ] if len(bounds) <= _MOST_RUNS else []  # fmt: skip
+        return cls(after, before, runs)
+
+    def mark_other(self, other: Bools, was: Ints, now: Ints) -> None:
+        """Set `other` for each common row whose values differ."""
+        if not self.runs:
+            other[self.after] |= now[self.after] != was[self.before]
+        for first, last, before in self.runs:
+            other[first:last] |= now[first:last] != was[before : before + last - first]
 
 
 def changed(before: C, gone: Ints, rows: C) -> C:
@@ -68,12 +101,6 @@ def _key(table: Columns) -> Ints:
 
 def _sorted(keys: Ints) -> Ints:
     return np.sort(keys)
-
-
-def _differs(was: Ints, now: Ints, place: Ints, known: Ints) -> Bools:
-    differs = np.zeros(len(now), dtype=np.bool_)
-    differs[known] = now[known] != was[place[known]]
-    return differs
 
 
 def _all_alike(was: tuple[object, ...], now: tuple[object, ...]) -> bool:

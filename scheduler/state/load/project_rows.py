@@ -10,6 +10,7 @@ from django.conf import settings
 
 from quotas.core.pricing import Price
 from quotas.providers.waiting import away_sentence
+from scheduler.core.columns import distinct
 from scheduler.core.snapshot.snapshot import (
     BudgetColumns,
     PendingColumns,
@@ -124,7 +125,7 @@ def pairs_of(*jobs: PendingColumns | RunningColumns) -> list[tuple[int, int]]:
     users = np.concatenate([columns.user_id for columns in jobs])
     # As one number each: a set of numbers is found without sorting a hundred thousand pairs.
     width = int(users.max(initial=0)) + 1
-    return [divmod(pair, width) for pair in sorted(np.unique(projects * width + users).tolist())]
+    return [divmod(pair, width) for pair in distinct(projects * width + users).tolist()]
 
 
 # ------------------------------------------------------------------ budgets

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 from django.db import connection, transaction
 
 from quotas.core.pricing import Price
-from scheduler.core.columns import Ints
+from scheduler.core.columns import Ints, distinct
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
@@ -244,9 +243,9 @@ def _load_owners(
     own: OwnColumns, running: RunningColumns, more_project_ids: Sequence[int], together: Together
 ) -> _Owners:
     project_ids = {
-        *np.unique(own["project_id"]).tolist(), *np.unique(running.project_id).tolist(), *more_project_ids,
+        *distinct(own["project_id"]).tolist(), *distinct(running.project_id).tolist(), *more_project_ids,
     }  # fmt: skip
-    people = {*np.unique(own["user_id"]).tolist(), *np.unique(running.user_id).tolist()}
+    people = {*distinct(own["user_id"]).tolist(), *distinct(running.user_id).tolist()}
     batch = Batch()
     projects = batch.add(PROJECTS, [int_array(project_ids)], lost=LOST)
     away = batch.add(AWAY, away_parameters(project_ids))

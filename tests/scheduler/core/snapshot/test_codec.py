@@ -5,10 +5,11 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.plan import Plan, Preempt
+from scheduler.core.plan import Plan, Preempt, WaitingColumns
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.codec import (
     VERSION,
@@ -133,3 +134,27 @@ def test_by_which_right_somebody_was_stopped_comes_back_too() -> None:
     plan = Plan(preempts=stops)
 
     assert decode_plan(encode_plan(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param(np.arange(10**9, 10**9 + 5000), id="one after the other"),
+        pytest.param(np.arange(5000) * 120 - 300_000, id="steps of one byte"),
+        pytest.param(np.where(np.arange(5000) % 2, 2**62, -(2**62)), id="steps beyond 64 bits"),
+        pytest.param(np.random.default_rng(1).integers(0, 2**40, 5000), id="anywhere"),
+    ],
+)
+def test_long_columns_come_back_whatever_their_steps_are(numbers: np.ndarray) -> None:
+    waiting = WaitingColumns(job_id=np.arange(5000), decision=[0] * 5000, ahead_gpus=numbers)
+
+    again = decode_plan(encode_plan(Plan(waiting=waiting)))
+
+    assert again.waiting.ahead_gpus.tolist() == numbers.tolist()
+
+
+def test_numbers_of_jobs_that_follow_each_other_take_next_to_nothing() -> None:
+    count = 100_000
+    waiting = WaitingColumns(job_id=np.arange(10**9, 10**9 + count), decision=[0] * count)
+
+    assert len(encode_plan(Plan(waiting=waiting))) < 2000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -313,6 +314,19 @@ def test_a_recorded_cycle_is_replayed_to_the_same_bytes(world: SmallWorld) -> No
     assert f"cycle {cycle.pk}: identical" in out.getvalue()
     assert "start job" in out.getvalue()
     assert "wait WaitingForResources" in out.getvalue()
+
+
+def test_a_plan_that_an_older_program_wrote_in_other_bytes_is_the_same_plan(world: SmallWorld) -> None:
+    world.job(gpus=1)
+    world.plan()
+    cycle = Cycle.objects.get()
+    packed = bytes(cycle.plan or b"")
+    magic = packed[: packed.index(b"\x01") + 1]
+    cycle.plan = magic + zlib.compress(zlib.decompress(packed[len(magic) :]), 9)
+    cycle.save()
+    assert cycle.plan != packed
+
+    assert replay(cycle_id=cycle.pk).identical
 
 
 def test_a_replay_that_differs_names_the_first_difference_and_fails(world: SmallWorld) -> None:
