@@ -25,4 +25,6 @@ def keep_freed_memory(*, block_mib: int = 64, free_mib: int = 128) -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, block_mib * _MIB)) and bool(mallopt(_M_TRIM_THRESHOLD, free_mib * _MIB))
+    return bool(mallopt(_M_MMAP_THRESHOLD, block_mib * _MIB)) and bool(
+        mallopt(_M_TRIM_THRESHOLD, free_mib * _MIB)
+    )
