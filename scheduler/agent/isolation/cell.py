@@ -1,8 +1,9 @@
 """Where a guard's tasks run: its namespaces, its control group, and the account and rules that each task starts with.
 
-The first process of a task is started from a thread of its guard that has taken the task's rights: the kernel keeps
-these for each thread, and a process that is started inherits those of the thread. So nothing is forked in between, and
-the guard itself keeps its own.
+A guard's first task enters the cell in a process forked from the guard, which takes the task's rights and becomes its
+program: so the guard stays small. A later task is started from a thread of its guard that has taken the task's rights:
+the kernel keeps these for each thread, and a process that is started inherits those of the thread. So nothing is forked
+in between, and the guard itself keeps its own.
 """
 
 from __future__ import annotations
@@ -46,19 +47,25 @@ class Cell:
         self._group = Group(means.groups.version, group_folders or {})
         self._view: View | None = None
         self._rules: FileRules | None = None
+        self._entered = self._resumed = False
 
-    def enter(self) -> None:
-        """In the guard, right after the fork: raises OSError where the cell cannot be had, and no task may run."""
-        if not (self.means.confines or self.means.namespaces or self.means.groups.version):
+    def prepare(self) -> None:
+        """In the guard, right after the fork, and before anything else is asked of the cell; raises OSError."""
+        if not self._isolates:
             return
         os.umask(_UMASK)
-        self._group.enter()
         if self.private_tmp:
             # Who has the lock has the folder: what is not locked is nobody's any more.
             self._lock = os.open(self.private_tmp, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         if self.means.namespaces:
-            self._view = View(self.means, self.private_tmp)
+            self._view = View(self.means)
+
+    def enter(self) -> None:
+        """Be in the cell: the guard, or a process forked from it; raises OSError where the cell cannot be had."""
+        if self._view and not self._resumed:
+            self._view.make(self.means, self.private_tmp)
+        self._group.enter()
         if self.means.landlock:
             files = self.means.files
             home = [self._account.home] if self._account and self._account.home else []
@@ -67,12 +74,32 @@ class Cell:
                 readable=(*files.readable, *files.programs),
                 writable=(*files.writable, *home, TEMPORARY[0] if self._view else self.private_tmp),
             )
-        _thread.stack_size(_STACK_BYTES)
+        self._entered = True
+
+    def state(self) -> dict[str, Any]:
+        """What a process that has entered the cell, and started a task in it, leaves to its guard for `resume`."""
+        clean, mounted = self._view.state() if self._view else ({}, [])
+        return {"clean": clean, "mounted": mounted, "group": self._group.state()}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Take over the cell from a forked process that has entered it; this one enters it with its next task."""
+        self._resumed = True
+        self._group.resume(state["group"])
+        if self._view:
+            self._view.resume(state["clean"], state["mounted"])
+
+    @property
+    def _isolates(self) -> bool:
+        return bool(self.means.confines or self.means.namespaces or self.means.groups.version)
 
     @property
     def pid(self) -> int:
         """The guard's number outside."""
         return self._view.pid if self._view else os.getpid()
+
+    def own_pid(self) -> int:
+        """The number outside of the calling process, which was forked from the guard and has not entered yet."""
+        return int(os.readlink("/proc/self")) if self._view else os.getpid()
 
     def pid_of(self, process: int) -> int:
         """The number outside of a child that is not reaped yet."""
@@ -83,10 +110,26 @@ class Cell:
 
         Raises OSError or ValueError where it does, or where the rights cannot be taken.
         """
+        if not self._entered:
+            self.enter()
+        self._prepare_for(order)
+        return self.start_beside(order, spawn)
+
+    def confine_for(self, order: Mapping[str, Any]) -> None:
+        """Give the calling process, which has entered the cell, the task's folder and rights for ever.
+
+        Raises OSError where that cannot be; then the process must start nothing.
+        """
+        self._prepare_for(order)
+        if self.means.confines:
+            self._confine(order)
+        else:
+            os.chdir(order["cwd"])
+
+    def _prepare_for(self, order: Mapping[str, Any]) -> None:
         self._group.bound(order)
         if self._view:
             self._view.show(order["folder"])
-        return self.start_beside(order, spawn)
 
     def start_beside(self, order: Mapping[str, Any], spawn: Callable[[], int]) -> int:
         """Have `spawn` start another process with the rights of the task that runs; raises OSError or ValueError."""
@@ -96,9 +139,15 @@ class Cell:
                 return spawn()
             finally:
                 os.chdir("/")
-        return _in_a_thread(lambda: self._start_confined(order, spawn))
+        _thread.stack_size(_STACK_BYTES)
 
-    def _start_confined(self, order: Mapping[str, Any], spawn: Callable[[], int]) -> int:
+        def confined() -> int:
+            self._confine(order)
+            return spawn()
+
+        return _in_a_thread(confined)
+
+    def _confine(self, order: Mapping[str, Any]) -> None:
         kernel.own_working_directory()
         kernel.forbid_new_privileges()
         if self._account is not None:
@@ -106,7 +155,6 @@ class Cell:
         os.chdir(order["cwd"])
         if self._rules is not None:
             self._rules.enforce([order["folder"], *order.get("device_files", ())])
-        return spawn()
 
     @property
     def shares_late(self) -> bool:

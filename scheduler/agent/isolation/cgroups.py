@@ -189,6 +189,20 @@ class Group:
             if not (self._enters_late and folder == self._folders["cpu"]):
                 _move(folder, "0")
 
+    def state(self) -> dict[str, Any]:
+        """What a process in the group has written of it, for `resume` in its guard."""
+        return {
+            "written": [[*where, value] for where, value in self._written.items()],
+            "devices": self._devices,
+            "oom_kills": self._oom_kills,
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on with the group as another process has left it."""
+        self._written = {(controller, name): value for controller, name, value in state["written"]}
+        self._devices = None if state["devices"] is None else tuple(state["devices"])
+        self._oom_kills = state["oom_kills"]
+
     def share_cpu(self) -> None:
         """Move the processes of the task that runs into the CPU group, where they are not in it from their start."""
         folder, guard = self._folders["cpu"], os.getpid()

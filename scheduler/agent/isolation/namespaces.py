@@ -37,27 +37,39 @@ _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC if hasattr(os, "O_PAT
 
 
 class View:
-    """The mounts of one guard; made in the guard, right after it was forked into its namespaces.
+    """The mounts of one guard; created in the guard, right after it was forked into its namespaces.
 
-    Raises OSError where the machine does not allow it; then nothing may run in it.
+    Whatever is mounted is made by `make`, in the guard or in a process that it has forked: their mounts are the same.
     """
 
-    def __init__(self, means: Means, private_tmp: str) -> None:
-        if means.namespaces == USER_NAMESPACES:
-            _map_own_account()
+    def __init__(self, means: Means) -> None:
         #: The machine's own `/proc`, with the numbers that processes have outside.
         self._outer_proc = os.open("/proc", _FOLDER)
         self.pid = int(os.readlink("/proc/self"))
-        kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
-        self._tasks_path = os.path.join(means.state, "tasks")
+        self._tasks_path = means.state + "/tasks"
         self._tasks = os.open(self._tasks_path, _FOLDER)
+        self._clean: dict[str, list[str]] = {}
+        self._mounted: list[str] = []
+
+    def make(self, means: Means, private_tmp: str) -> None:
+        """Mount everything; raises OSError where the machine does not allow it: then nothing may run in it."""
+        if means.namespaces == USER_NAMESPACES:
+            _map_own_account()
+        kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
         self._cover(means, private_tmp)
         kernel.mount("proc", "/proc", "proc", _QUIET | kernel.MS_NOEXEC)
         if os.path.isdir(SHARED_MEMORY):
             kernel.mount("tmpfs", SHARED_MEMORY, "tmpfs", _QUIET, "mode=1777")
         watched = [path for path in (*TEMPORARY, SHARED_MEMORY) if os.path.isdir(path)]
         self._clean = {path: os.listdir(path) for path in watched}
-        self._mounted: list[str] = []
+
+    def state(self) -> tuple[dict[str, list[str]], list[str]]:
+        """What another process needs to go on with these mounts, for its `resume`."""
+        return self._clean, self._mounted
+
+    def resume(self, clean: dict[str, list[str]], mounted: list[str]) -> None:
+        """Take over what a process that was forked from this one has mounted."""
+        self._clean, self._mounted = clean, mounted
 
     def _cover(self, means: Means, private_tmp: str) -> None:
         """Put something empty over all that is not to be seen, with the ways to what is."""

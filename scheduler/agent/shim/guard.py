@@ -8,6 +8,7 @@ another one, which costs less than a fork (`guard_processes`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -18,6 +19,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -26,6 +28,8 @@ from scheduler.agent.isolation.cell import Cell
 from scheduler.agent.isolation.cgroups import SHARE_SECONDS
 from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
 from scheduler.agent.shim.folders.output_files import OutputCopies
+from scheduler.agent.shim.forks import first_task
+from scheduler.agent.shim.forks.first_task import APPEND, DEFAULT_SIGNALS
 from scheduler.agent.shim.guard_status import StatusWriter
 from scheduler.agent.shim.probes.runner import Probes
 
@@ -40,6 +44,8 @@ _FD: Final = struct.Struct("i")
 #: A task that ends within this is announced once, with its end: to announce its start as well would wake shim, agent
 #: and server once more for it.
 SHORT_SECONDS: Final = 0.005
+#: A task with one of these in its order needs its guard while it runs.
+_NEED_GUARD: Final = {"probes", "output"}
 #: How long the end of a task waits for processes that cannot be killed.
 UNKILLABLE_SECONDS: Final = 10.0
 
@@ -50,8 +56,6 @@ _SIG_DFL: Final = 0
 _SIG_IGN: Final = 1
 #: No shim has more files open than this: a socket, a journal, some pipes.
 _MOST_FILES: Final = 1024
-#: Python ignores some signals, and a child would inherit that.
-_DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +107,22 @@ def serve(first: Assigned, *, orders: socket.socket, announce_fd: int, cell: Cel
     """
     detach_from_shim(first.status_file, announce_fd, orders.fileno())
     become_subreaper("muster-guard")
+    # Waited for in `_ends_within`; tasks start without a mask.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     try:
-        cell.enter()
-    except (OSError, ValueError) as error:
+        cell.prepare()
+    except OSError as error:
         status = StatusWriter(first.status_file, announce_fd, first.order["key"])
         status.write({"guard": os.getpid(), "key": first.order["key"]}, announce=False)
         status.write({"error": f"The task could not be isolated: {error}."[:300], "worn": True})
         os._exit(0)
-    # Waited for in `_ends_within`; tasks start without a mask.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    run = _run if first.order.keys() & _NEED_GUARD else _run_first
     assigned: Assigned | None = first
     while assigned is not None:
-        _run(assigned, announce_fd, cell)
+        if not run(assigned, announce_fd, cell):
+            break
         os.close(assigned.status_file)  # and with it the lock
-        assigned = _receive(orders)
+        assigned, run = _receive(orders), _run
     os._exit(0)
 
 
@@ -141,19 +147,18 @@ def _receive(orders: socket.socket) -> Assigned | None:
     return Assigned(*_FD.unpack(beside[0][2]), **json.loads(data))
 
 
-def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
-    """Start a task, wait for it, end what it has left, and write down all of it."""
+def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> bool:
+    """Start a task, wait for it, end what it has left, and write down all of it; whether another task may come."""
     order = assigned.order
-    show_as(f"muster guard of task {order['key']}")
-    status = StatusWriter(assigned.status_file, announce_fd, order["key"])
+    status = _begin(assigned, announce_fd)
     status.write({"guard": cell.pid, "key": order["key"]}, announce=False)
-    order["env"] |= {KEY_VARIABLE: order["key"], STATUS_FILE_VARIABLE: os.path.abspath(assigned.status_path)}
     copies = OutputCopies(order)
     try:
-        leader = _launch(order, tuple(assigned.bind_to), cell, copies)
+        leader = _launch(assigned, cell, copies)
     except (OSError, ValueError) as error:
-        status.write({"error": why_not_started(order, error)} | _worn(cell))
-        return
+        worn = _worn(cell)
+        status.write({"error": why_not_started(order, error)} | worn)
+        return not worn
     copies.begin()
     line = {"pid": cell.pid_of(leader), "ticks": processes.start_ticks(leader), "at": processes.boot_ms()}
     status.write(line, announce=False)
@@ -164,15 +169,80 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> None:
     usage = Usage()
     probes = _probes(order, leader, cell, status) if "probes" in order else None
     end = _wait_for(leader, usage, probes, status)
-    if left := end_descendants(UNKILLABLE_SECONDS, usage):
-        end["left"] = left
+    left = end_descendants(UNKILLABLE_SECONDS, usage)
     copies.finish()
+    return _write_end(end, left, usage, cell, status)
+
+
+def _run_first(assigned: Assigned, announce_fd: int, cell: Cell) -> bool:
+    """As `_run`, for the first task of a guard; until the task has ended, as little of Python is used as can be."""
+    order = assigned.order
+    status = _begin(assigned, announce_fd)
+    try:
+        started = first_task.start(
+            order,
+            cell,
+            status,
+            binding=lambda: _bound(assigned),
+            why_not=lambda error: why_not_started(order, error),
+        )
+    except OSError as error:
+        status.write({"guard": cell.pid, "key": order["key"]}, announce=False)
+        status.write({"error": why_not_started(order, error), "worn": True})
+        return False
+    leader = started.leader
+    if not started.ran:
+        os.waitpid(leader, 0)
+        return False
+    if not _ends_within(leader, SHORT_SECONDS):
+        status.announce()
+        if cell.shares_late and not order.get("cpu_limit_millis") and not _ends_within(leader, SHARE_SECONDS):
+            _beside(cell.share_cpu)
+    usage = Usage()
+    end = _wait_for(leader, usage, None, status)
+    left = end_descendants(UNKILLABLE_SECONDS, usage)
+    made = started.made()
+    cell.resume(made.cell)
+    status.offset = made.status_offset
+    usage.without(made.cpu_seconds)
+    return _write_end(end, left, usage, cell, status)
+
+
+def _begin(assigned: Assigned, announce_fd: int) -> StatusWriter:
+    """Show which task it is, and name it in its environment."""
+    order = assigned.order
+    show_as(f"muster guard of task {order['key']}")
+    order["env"] |= {KEY_VARIABLE: order["key"], STATUS_FILE_VARIABLE: os.path.abspath(assigned.status_path)}
+    return StatusWriter(assigned.status_file, announce_fd, order["key"])
+
+
+def _write_end(end: dict[str, Any], left: int, usage: Usage, cell: Cell, status: StatusWriter) -> bool:
+    """Write down how a task ended; returns once nothing is left of it, with whether another one may come."""
+    if left:
+        end["left"] = left
     if cell.ran_out_of_memory():
         end["out_of_memory"] = True
-    status.write(end | usage.as_line() | _worn(cell))
+    worn = _worn(cell)
+    status.write(end | usage.as_line() | worn)
     while left:
         time.sleep(1.0)
         left = end_descendants(UNKILLABLE_SECONDS, usage)
+    return not worn
+
+
+def _beside(work: Callable[[], object]) -> None:
+    """Do it in a child, whose memory goes with it."""
+    try:
+        pid = os.fork()
+    except OSError:
+        work()
+        return
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _probes(order: TaskOrder, leader: int, cell: Cell, status: StatusWriter) -> Probes:
@@ -212,41 +282,52 @@ class Usage:
         self._memory = max(self._memory, used.ru_maxrss)
         self._cpu_seconds += used.ru_utime + used.ru_stime
 
+    def without(self, cpu_seconds: float) -> None:
+        """Leave out CPU time that was used for the task before its program started."""
+        self._cpu_seconds = max(0.0, self._cpu_seconds - cpu_seconds)
+
     def as_line(self) -> dict[str, int]:
         scale = 1024 if sys.platform == "linux" else 1024 * 1024
         return {"memory_mib": -(-self._memory // scale), "cpu_ms": round(self._cpu_seconds * 1000)}
 
 
-def _launch(order: TaskOrder, bind_to: tuple[int, ...], cell: Cell, copies: OutputCopies) -> int:
+def _launch(assigned: Assigned, cell: Cell, copies: OutputCopies) -> int:
     """Start the first process of the task; returns its pid. Raises OSError or ValueError."""
+    with _bound(assigned):
+        return cell.start(assigned.order, lambda: _spawn(assigned.order, copies))
+
+
+@contextlib.contextmanager
+def _bound(assigned: Assigned) -> Iterator[None]:
+    """Bind what is started inside to the CPUs and the memory that the task is to have."""
+    order = assigned.order
     among = order.get("cpus", [])
     # A task that needs more memory than its domain has free would be killed there: it gets memory from anywhere.
     domain = order.get("memory_domain")
     if domain is not None and numa.free_mib(domain) < order.get("memory_mib", 0):
         domain = None
-    bound = ["cpus"] if set(among) & set(cpus.usable_cpus()) else []
-    with cpus.on_cpus(bind_to), numa.on_memory(domain) as has_memory:
+    bound = ["cpus"] if among and set(among) & set(cpus.usable_cpus()) else []
+    with cpus.on_cpus(tuple(assigned.bind_to)), numa.on_memory(domain) as has_memory:
         if "cpus" in order:
             order["env"][NUMA_VARIABLE] = ",".join([*bound, "memory"] if has_memory else bound)
-        return cell.start(order, lambda: _spawn(order, copies))
+        yield
 
 
 def _spawn(order: TaskOrder, copies: OutputCopies) -> int:
     """Start the task's program in the present folder and with the present rights; returns its pid."""
     copies.open()
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         order["argv"][0],
         order["argv"],
         order["env"],
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, order["folder"] + "/stdout", append, 0o600),
-            (os.POSIX_SPAWN_OPEN, 2, order["folder"] + "/stderr", append, 0o600),
+            (os.POSIX_SPAWN_OPEN, 1, order["folder"] + "/stdout", APPEND, 0o600),
+            (os.POSIX_SPAWN_OPEN, 2, order["folder"] + "/stderr", APPEND, 0o600),
         ],
         setsid=True,
         setsigmask=[],
-        setsigdef=_DEFAULT_SIGNALS,
+        setsigdef=DEFAULT_SIGNALS,
     )
 
 

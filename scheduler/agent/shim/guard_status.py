@@ -157,11 +157,12 @@ class StatusWriter:
 
     def __init__(self, file: int, announce_fd: int, key: str) -> None:
         self._file, self._announce_fd, self._key = file, announce_fd, key
-        self._offset = 0
+        #: Where the next line goes.
+        self.offset = 0
 
     def write(self, line: dict[str, Any], *, announce: bool = True) -> None:
         text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        self._offset += os.pwrite(self._file, text, self._offset)
+        self.offset += os.pwrite(self._file, text, self.offset)
         if announce:
             self.announce()
 
