@@ -12,6 +12,7 @@ import _thread
 import fcntl
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.agent.isolation import kernel
@@ -26,8 +27,30 @@ _STACK_BYTES: Final = 512 * 1024
 _UMASK: Final = 0o077
 
 
+@dataclass(slots=True)
+class Hold:
+    """What a guard has of its cell from its first moment on: its number outside, its view, its private folder."""
+
+    pid: int
+    view: View | None = None
+    lock: int = -1
+
+
+def hold(*, isolates: bool, private_tmp: str, viewed_state: str) -> Hold:
+    """In the guard, right after the fork; raises OSError. Empty texts are of what the cell does not have."""
+    if isolates:
+        os.umask(_UMASK)
+    if not private_tmp:
+        return Hold(os.getpid())
+    # Who has the lock has the folder: what is not locked is nobody's any more.
+    lock = os.open(private_tmp, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    view = View(viewed_state) if viewed_state else None
+    return Hold(view.pid if view else os.getpid(), view, lock)
+
+
 class Cell:
-    """Made in the shim and entered in the guard.
+    """Made in the shim; the guard has it from the shim's message, with its `hold`, and enters it.
 
     `account` None is the agent's own; `private_tmp` is an empty folder for what tasks see as `/tmp`, or is named by
     TMPDIR; empty where nothing is isolated.
@@ -40,26 +63,48 @@ class Cell:
         *,
         private_tmp: str = "",
         group_folders: Mapping[str, str] | None = None,
+        held: Hold | None = None,
     ) -> None:
         self.means = means
         self._account = account
         self.private_tmp = private_tmp
-        self._group = Group(means.groups.version, group_folders or {})
-        self._view: View | None = None
+        self._group_folders = group_folders or {}
+        self._group = Group(means.groups.version, self._group_folders)
+        self._held = held or Hold(0)
+        self._view = self._held.view
         self._rules: FileRules | None = None
         self._entered = self._resumed = False
 
-    def prepare(self) -> None:
-        """In the guard, right after the fork, and before anything else is asked of the cell; raises OSError."""
-        if not self._isolates:
-            return
-        os.umask(_UMASK)
-        if self.private_tmp:
-            # Who has the lock has the folder: what is not locked is nobody's any more.
-            self._lock = os.open(self.private_tmp, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        if self.means.namespaces:
-            self._view = View(self.means)
+    def as_json(self) -> dict[str, Any]:
+        """What its guard needs to know, for `of`."""
+        account = self._account
+        return {
+            "means": self.means.as_json(),
+            "account": [account.uid, account.gid, account.name, account.home] if account else None,
+            "private_tmp": self.private_tmp,
+            "group_folders": dict(self._group_folders),
+        }
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], held: Hold) -> Cell:
+        """In its guard: the cell that the shim has made."""
+        account = Account(*data["account"]) if data["account"] else None
+        return cls(
+            Means.of(data["means"]),
+            account,
+            private_tmp=data["private_tmp"],
+            group_folders=data["group_folders"],
+            held=held,
+        )
+
+    @property
+    def isolates(self) -> bool:
+        return bool(self.means.confines or self.means.namespaces or self.means.groups.version)
+
+    @property
+    def viewed_state(self) -> str:
+        """The agent's state folder where the guard is in namespaces, else empty."""
+        return self.means.state if self.means.namespaces else ""
 
     def enter(self) -> None:
         """Be in the cell: the guard, or a process forked from it; raises OSError where the cell cannot be had."""
@@ -89,13 +134,9 @@ class Cell:
             self._view.resume(state["clean"], state["mounted"])
 
     @property
-    def _isolates(self) -> bool:
-        return bool(self.means.confines or self.means.namespaces or self.means.groups.version)
-
-    @property
     def pid(self) -> int:
         """The guard's number outside."""
-        return self._view.pid if self._view else os.getpid()
+        return self._held.pid
 
     def own_pid(self) -> int:
         """The number outside of the calling process, which was forked from the guard and has not entered yet."""

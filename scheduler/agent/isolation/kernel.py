@@ -13,6 +13,7 @@ import sys
 from typing import Any, Final
 
 CLONE_FS: Final = 0x00000200
+CLONE_PARENT: Final = 0x00008000
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWIPC: Final = 0x08000000
 CLONE_NEWUSER: Final = 0x10000000
@@ -65,19 +66,31 @@ class _CloneArguments(ctypes.Structure):
     ]  # fmt: skip
 
 
-def fork_into(namespaces: int) -> int:
-    """`os.fork`, with the child in new namespaces (CLONE_NEW…); for a process with one thread."""
-    if not namespaces:
+_CLONE: Final = _CloneArguments()
+_CLONE_REFERENCE: Final = ctypes.byref(_CLONE)
+_CLONE_BYTES: Final = ctypes.sizeof(_CLONE)
+_SYSCALL: Final[Any] = _LIBC.syscall if AVAILABLE else None
+_BEFORE_FORK: Final = ctypes.pythonapi.PyOS_BeforeFork
+_AFTER_FORK_CHILD: Final = ctypes.pythonapi.PyOS_AfterFork_Child
+_AFTER_FORK_PARENT: Final = ctypes.pythonapi.PyOS_AfterFork_Parent
+_SIGCHLD: Final = int(signal.SIGCHLD)
+
+
+def fork_into(flags: int) -> int:
+    """`os.fork`, with the child in new namespaces (CLONE_NEW…) or of our parent (CLONE_PARENT).
+
+    For a process with one thread. A child of our parent ends with the signal that we end with, to its parent.
+    """
+    if not flags:
         return os.fork()
-    arguments = _CloneArguments(flags=namespaces, exit_signal=int(signal.SIGCHLD))
-    api = ctypes.pythonapi
-    api.PyOS_BeforeFork()
-    pid = int(_LIBC.syscall(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)))
+    _CLONE.flags, _CLONE.exit_signal = flags, 0 if flags & CLONE_PARENT else _SIGCHLD
+    _BEFORE_FORK()
+    pid: int = _SYSCALL(_CLONE3, _CLONE_REFERENCE, _CLONE_BYTES)
     if pid == 0:
-        api.PyOS_AfterFork_Child()
+        _AFTER_FORK_CHILD()
         return 0
     number = ctypes.get_errno()
-    api.PyOS_AfterFork_Parent()
+    _AFTER_FORK_PARENT()
     if pid < 0:
         raise OSError(number, os.strerror(number))
     return pid

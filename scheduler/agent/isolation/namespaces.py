@@ -42,11 +42,11 @@ class View:
     Whatever is mounted is made by `make`, in the guard or in a process that it has forked: their mounts are the same.
     """
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, state: str) -> None:
         #: The machine's own `/proc`, with the numbers that processes have outside.
         self._outer_proc = os.open("/proc", _FOLDER)
         self.pid = int(os.readlink("/proc/self"))
-        self._tasks_path = means.state + "/tasks"
+        self._tasks_path = state + "/tasks"
         self._tasks = os.open(self._tasks_path, _FOLDER)
         self._clean: dict[str, list[str]] = {}
         self._mounted: list[str] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import json
 import os
 import resource
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from scheduler.agent import cpus, numa, processes
-from scheduler.agent.isolation.cell import Cell
+from scheduler.agent.isolation.cell import Cell, Hold, hold
 from scheduler.agent.isolation.cgroups import SHARE_SECONDS
 from scheduler.agent.protocol import KEY_VARIABLE, TaskOrder
 from scheduler.agent.shim.folders.output_files import OutputCopies
@@ -46,6 +47,10 @@ _FD: Final = struct.Struct("i")
 SHORT_SECONDS: Final = 0.005
 #: A task with one of these in its order needs its guard while it runs.
 _NEED_GUARD: Final = {"probes", "output"}
+#: Of a guard's first task: it is isolated; it needs none of that; its processes move into their CPU group later.
+_ISOLATES: Final = b"i"
+_LEAN: Final = b"l"
+_SHARES_LATE: Final = b"s"
 #: How long the end of a task waits for processes that cannot be killed.
 UNKILLABLE_SECONDS: Final = 10.0
 
@@ -68,11 +73,18 @@ class Assigned:
     bind_to: tuple[int, ...]
 
 
-def become_subreaper(process_name: str) -> None:
+def become_subreaper(process_name: str = "") -> None:
     """Have orphans of our descendants become our children instead of init's, so that none escapes."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        _LIBC.prctl(_PR_SET_NAME, process_name.encode(), 0, 0, 0)
+        if process_name:
+            name_process(process_name)
+
+
+def name_process(name: str) -> None:
+    """Set the short name of this process, which what is forked from it inherits."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def detach_from_shim(*keep: int) -> None:
@@ -100,30 +112,89 @@ def why_not_started(order: TaskOrder, error: OSError | ValueError) -> str:
 # ---------------------------------------------------------------- the process itself
 
 
-def serve(first: Assigned, *, orders: socket.socket, announce_fd: int, cell: Cell) -> NoReturn:
-    """Be a guard: run this task, and then each task that comes by `orders`, until the shim has closed that or is gone.
+def serve(data: bytes, *, status_file: int, orders: int, announce_fd: int) -> NoReturn:
+    """Be a guard: run the task of `first_message`, then each task that comes by the socket `orders`.
 
-    All of them run in this cell. The key of a task is written to `announce_fd` after each line of its status file.
+    It ends when the shim has closed that or is gone. All of its tasks run in one cell. The key of a task is written to
+    `announce_fd` after each line of its status file. Its process was forked by one that `prepare` has made ready.
     """
-    detach_from_shim(first.status_file, announce_fd, orders.fileno())
-    become_subreaper("muster-guard")
-    # Waited for in `_ends_within`; tasks start without a mask.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    os.setsid()
+    become_subreaper()
+    name, private_tmp, viewed_state, marks, rest = data.split(b"\0", 4)
+    key = name.decode()
+    show_as("muster guard of task " + key)
     try:
-        cell.prepare()
+        held = hold(
+            isolates=_ISOLATES in marks, private_tmp=private_tmp.decode(), viewed_state=viewed_state.decode()
+        )
     except OSError as error:
-        status = StatusWriter(first.status_file, announce_fd, first.order["key"])
-        status.write({"guard": os.getpid(), "key": first.order["key"]}, announce=False)
+        status = StatusWriter(status_file, announce_fd, key)
+        status.write({"guard": os.getpid(), "key": key}, announce=False)
         status.write({"error": f"The task could not be isolated: {error}."[:300], "worn": True})
         os._exit(0)
-    run = _run if first.order.keys() & _NEED_GUARD else _run_first
-    assigned: Assigned | None = first
-    while assigned is not None:
-        if not run(assigned, announce_fd, cell):
+    first = _First(rest, status_file, announce_fd, held)
+    cell = _run_first(first, name, marks) if _LEAN in marks else first.run()
+    if cell is None:
+        os._exit(0)
+    os.close(status_file)  # and with it the lock
+    _serve_orders(socket.socket(fileno=orders), announce_fd, cell)
+
+
+def _serve_orders(orders: socket.socket, announce_fd: int, cell: Cell) -> NoReturn:
+    while (assigned := _receive(orders)) is not None:
+        show_as(f"muster guard of task {assigned.order['key']}")
+        status = StatusWriter(assigned.status_file, announce_fd, assigned.order["key"])
+        if not _run(assigned, status, cell):
             break
-        os.close(assigned.status_file)  # and with it the lock
-        assigned, run = _receive(orders), _run
+        os.close(assigned.status_file)
     os._exit(0)
+
+
+def first_message(order: TaskOrder, status_path: str, bind_to: tuple[int, ...], cell: Cell) -> bytes:
+    """What a guard is forked with: what it needs to know at once, then the order and the cell, which it reads later."""
+    rest = {"order": order, "status_path": status_path, "bind_to": bind_to, "cell": cell.as_json()}
+    marks = _ISOLATES if cell.isolates else b""
+    if not order.keys() & _NEED_GUARD:
+        marks += _LEAN
+    if cell.shares_late and not order.get("cpu_limit_millis"):
+        marks += _SHARES_LATE
+    head = (order["key"].encode(), os.fsencode(cell.private_tmp), os.fsencode(cell.viewed_state), marks)
+    return b"\0".join([*head, json.dumps(rest, separators=(",", ":")).encode()])
+
+
+class _First:
+    """A guard's first task, as the rest of the message about it says; the guard itself reads that late."""
+
+    def __init__(self, rest: bytes, status_file: int, announce_fd: int, held: Hold) -> None:
+        self._rest, self._status_file = rest, status_file
+        self.announce_fd, self.held = announce_fd, held
+
+    def read(self) -> tuple[Assigned, StatusWriter, Cell]:
+        fields = json.loads(self._rest)
+        cell = Cell.of(fields.pop("cell"), self.held)
+        assigned = Assigned(self._status_file, **fields)
+        return assigned, StatusWriter(self._status_file, self.announce_fd, assigned.order["key"]), cell
+
+    def run(self) -> Cell | None:
+        """As a later task is run; returns the cell, None where no other task may come."""
+        assigned, status, cell = self.read()
+        return cell if _run(assigned, status, cell) else None
+
+    def become(self, report: int) -> NoReturn:
+        """In a process forked from the guard: become the task's program."""
+        assigned, status, cell = self.read()
+        _name_in_environment(assigned)
+        first_task.become(
+            assigned.order,
+            cell,
+            status,
+            report=report,
+            binding=lambda: _bound(assigned),
+            why_not=lambda error: why_not_started(assigned.order, error),
+        )
+
+    def share_cpu(self) -> None:
+        self.read()[2].share_cpu()
 
 
 def send_order(orders: socket.socket, data: bytes, status_file: int) -> None:
@@ -147,11 +218,11 @@ def _receive(orders: socket.socket) -> Assigned | None:
     return Assigned(*_FD.unpack(beside[0][2]), **json.loads(data))
 
 
-def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> bool:
+def _run(assigned: Assigned, status: StatusWriter, cell: Cell) -> bool:
     """Start a task, wait for it, end what it has left, and write down all of it; whether another task may come."""
     order = assigned.order
-    status = _begin(assigned, announce_fd)
     status.write({"guard": cell.pid, "key": order["key"]}, announce=False)
+    _name_in_environment(assigned)
     copies = OutputCopies(order)
     try:
         leader = _launch(assigned, cell, copies)
@@ -174,46 +245,52 @@ def _run(assigned: Assigned, announce_fd: int, cell: Cell) -> bool:
     return _write_end(end, left, usage, cell, status)
 
 
-def _run_first(assigned: Assigned, announce_fd: int, cell: Cell) -> bool:
-    """As `_run`, for the first task of a guard; until the task has ended, as little of Python is used as can be."""
-    order = assigned.order
-    status = _begin(assigned, announce_fd)
-    try:
-        started = first_task.start(
-            order,
-            cell,
-            status,
-            binding=lambda: _bound(assigned),
-            why_not=lambda error: why_not_started(order, error),
-        )
-    except OSError as error:
-        status.write({"guard": cell.pid, "key": order["key"]}, announce=False)
-        status.write({"error": why_not_started(order, error), "worn": True})
-        return False
-    leader = started.leader
-    if not started.ran:
-        os.waitpid(leader, 0)
-        return False
+def _run_first(first: _First, key: bytes, marks: bytes) -> Cell | None:
+    """Run a guard's first task; returns the cell, None where no other task may come.
+
+    Until the task has ended, as little of Python is used as can be: what is used takes memory.
+    """
+    leader, said = first_task.start(first.become)
+    if not first_task.runs(said):
+        _say_not_started(first, leader, said)
+        return None
     if not _ends_within(leader, SHORT_SECONDS):
-        status.announce()
-        if cell.shares_late and not order.get("cpu_limit_millis") and not _ends_within(leader, SHARE_SECONDS):
-            _beside(cell.share_cpu)
+        try:  # noqa: SIM105  a `with` takes memory
+            os.write(first.announce_fd, key + b"\n")
+        except OSError:  # as in `StatusWriter.announce`
+            pass
+        if _SHARES_LATE in marks and not _ends_within(leader, SHARE_SECONDS):
+            _beside(first.share_cpu)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
     usage = Usage()
+    _, status, cell = first.read()
     end = _wait_for(leader, usage, None, status)
     left = end_descendants(UNKILLABLE_SECONDS, usage)
-    made = started.made()
+    made = first_task.Made.of(said)
     cell.resume(made.cell)
     status.offset = made.status_offset
     usage.without(made.cpu_seconds)
-    return _write_end(end, left, usage, cell, status)
+    return cell if _write_end(end, left, usage, cell, status) else None
 
 
-def _begin(assigned: Assigned, announce_fd: int) -> StatusWriter:
-    """Show which task it is, and name it in its environment."""
-    order = assigned.order
-    show_as(f"muster guard of task {order['key']}")
-    order["env"] |= {KEY_VARIABLE: order["key"], STATUS_FILE_VARIABLE: os.path.abspath(assigned.status_path)}
-    return StatusWriter(assigned.status_file, announce_fd, order["key"])
+def _say_not_started(first: _First, leader: int, said: bytes) -> None:
+    """Nothing was started: the forked process has written why, unless there is none, or it was killed."""
+    if leader:
+        os.waitpid(leader, 0)
+    if not said:
+        _, status, _ = first.read()
+        status.write({"guard": first.held.pid, "key": status.key}, announce=False)
+        status.write(
+            {"error": "The task could not be started: its node has no process for it.", "worn": True}
+        )
+
+
+def _name_in_environment(assigned: Assigned) -> None:
+    """Have the task's environment name it, by its key and by its status file."""
+    assigned.order["env"] |= {
+        KEY_VARIABLE: assigned.order["key"],
+        STATUS_FILE_VARIABLE: os.path.abspath(assigned.status_path),
+    }
 
 
 def _write_end(end: dict[str, Any], left: int, usage: Usage, cell: Cell, status: StatusWriter) -> bool:
@@ -394,9 +471,16 @@ def _command_line_place() -> tuple[int, int]:
         return (0, 0)
 
 
-def prepare() -> None:
-    """Find out, in the shim, what every guard needs to know."""
-    _command_line_place()
+def prepare(*keep: int) -> None:
+    """In the process that guards are forked from: be what each of them is to be, and keep these files."""
+    detach_from_shim(*keep)
+    name_process("muster-guard")
+    show_as("muster guards are forked here")
+    # Waited for in `_ends_within`; tasks start without a mask.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    # A collection would write to each object, and so take its pages from what all guards share.
+    gc.disable()
+    gc.freeze()
 
 
 def show_as(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The guards that are children of this shim: forked for a task, and given the next one when it has ended.
+"""The guards that are children of this shim: each is forked for a task, and given the next one when it has ended.
 
 A fork of a Python process costs several times as much as the task's own process does, so a guard whose task has ended
 stays for a while. Which task a guard has is only in memory: a guard of an earlier shim ends with its task.
@@ -13,14 +13,15 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
-from scheduler.agent.isolation import kernel
 from scheduler.agent.isolation.accounts import Account
 from scheduler.agent.isolation.cell import Cell
 from scheduler.agent.isolation.cells import Cells
+from scheduler.agent.isolation.namespaces import remember_account
 from scheduler.agent.protocol import TaskOrder
 from scheduler.agent.shim import guard
+from scheduler.agent.shim.forks.server import ForkServer
 from scheduler.agent.shim.task import ShimTask
 
 #: Guards that wait for a task, and how long one does: it holds about 1.7 MB.
@@ -47,12 +48,15 @@ class GuardProcesses:
 
     def __init__(self, announce_fd: int, cells: Cells) -> None:
         self._announce_fd, self._cells = announce_fd, cells
+        self._server = ForkServer(self._be_guard, self._be_server)
         self._by_pid: dict[int, GuardProcess] = {}
         #: The one that has waited for the shortest time is last, and is taken first: its memory is warm.
         self._idle: list[GuardProcess] = []
 
     def pids(self) -> Iterator[int]:
+        """Our children: the guards, and the server that forks them."""
         yield from self._by_pid
+        yield self._server.pid
 
     def assign(
         self,
@@ -82,7 +86,7 @@ class GuardProcesses:
             process.task, task.guard_pid = task, process.pid
             task.private_tmp = process.cell.private_tmp
             return
-        self._fork(task, guard.Assigned(status_file, status_path, order, task.cpus), person, account)
+        self._fork(task, order, status_path, status_file, person, account)
 
     def _take_idle(self, person: str, account: Account | None) -> GuardProcess | None:
         for at in range(len(self._idle) - 1, -1, -1):
@@ -93,31 +97,47 @@ class GuardProcesses:
                 return self._idle.pop(at)
         return None
 
-    def _fork(self, task: ShimTask, first: guard.Assigned, person: str, account: Account | None) -> None:
+    def _fork(
+        self,
+        task: ShimTask,
+        order: TaskOrder,
+        status_path: str,
+        status_file: int,
+        person: str,
+        account: Account | None,
+    ) -> None:
         cell, group = self._cells.make(account)
-        self._cells.complete(first.order, account, cell)
+        self._cells.complete(order, account, cell)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # What can be done before the fork is: after it, everything costs several times as much.
-        guard.prepare()
+        needed: TaskOrder = _needed(order)  # type: ignore[assignment]
+        data = guard.first_message(needed, status_path, task.cpus, cell)
         try:
-            pid = kernel.fork_into(cell.means.clone_flags)
+            pid = self._server.fork(
+                data, cell.means.clone_flags, status_file=status_file, orders=theirs.fileno()
+            )
         except OSError:
             ours.close()
-            theirs.close()
             self._cells.discard(cell, group)
             raise
-        if pid == 0:
-            try:
-                guard.serve(first, orders=theirs, announce_fd=self._announce_fd, cell=cell)
-            except BaseException:
-                import traceback
-
-                traceback.print_exc()
-            finally:
-                os._exit(70)
-        theirs.close()
+        finally:
+            theirs.close()
         task.guard_pid, task.private_tmp = pid, cell.private_tmp
         self._by_pid[pid] = GuardProcess(pid, ours, task, person, account, cell, group)
+
+    def _be_guard(self, data: bytes, status_file: int, orders: int) -> NoReturn:
+        """In a process that was just forked."""
+        try:
+            guard.serve(data, status_file=status_file, orders=orders, announce_fd=self._announce_fd)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(70)
+
+    def _be_server(self, requests: int) -> None:
+        remember_account()
+        guard.prepare(requests, self._announce_fd)
 
     def release(self, task: ShimTask, *, reusable: bool) -> None:
         """The task has ended: its guard may have another one, or goes when it is not `reusable`."""
@@ -133,6 +153,8 @@ class GuardProcesses:
 
     def reaped(self, pid: int) -> ShimTask | None:
         """This child has ended: the task that it had."""
+        if self._server.is_ended(pid):
+            return None
         process = self._by_pid.pop(pid, None)
         if process is None:
             return None
@@ -153,8 +175,11 @@ class GuardProcesses:
             yield self._idle[0].idle_since + IDLE_SECONDS
 
 
+def _needed(order: TaskOrder) -> dict[str, object]:
+    return {name: value for name, value in order.items() if name not in ("script", "meta")}
+
+
 def _as_message(order: TaskOrder, status_path: str, bind_to: tuple[int, ...]) -> bytes:
     """What a guard needs of an order, as it reads it from its socket."""
-    needed = {name: value for name, value in order.items() if name not in ("script", "meta")}
-    message = {"order": needed, "status_path": status_path, "bind_to": bind_to}
+    message = {"order": _needed(order), "status_path": status_path, "bind_to": bind_to}
     return json.dumps(message, separators=(",", ":")).encode()

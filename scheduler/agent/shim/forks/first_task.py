@@ -38,45 +38,27 @@ class Made:
     status_offset: int
     cpu_seconds: float
 
+    def as_json(self) -> bytes:
+        return json.dumps([self.cell, self.status_offset, self.cpu_seconds]).encode()
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The first process of a task; `ran` says whether it has become the program. What it said is read later."""
-
-    leader: int
-    said: bytes
-
-    @property
-    def ran(self) -> bool:
-        return bool(self.said) and not self.said.endswith(_FAILED)
-
-    def made(self) -> Made:
-        return Made(**json.loads(self.said))
+    @classmethod
+    def of(cls, data: bytes) -> Made:
+        return cls(*json.loads(data))
 
 
-def start(
-    order: TaskOrder,
-    cell: Cell,
-    status: StatusWriter,
-    *,
-    binding: Callable[[], AbstractContextManager[None]],
-    why_not: Callable[[OSError | ValueError], str],
-) -> Started:
-    """Fork the first process of a task, and return once it runs the task's program, or cannot. Raises OSError.
+def start(become: Callable[[int], NoReturn]) -> tuple[int, bytes]:
+    """Fork the first process of a task, which calls `become` with where to report, until it runs the task's program.
 
-    It runs inside `binding`. It writes the lines of the status file until then; `why_not` puts an error into words.
+    Returns its pid, 0 where none can be forked, and what it has said: nothing when it was killed.
     """
-    guard_pid = cell.pid
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     try:
         pid = os.fork()
     except OSError:
-        os.close(read_end)
-        os.close(write_end)
-        raise
+        return 0, b""
     if pid == 0:
         try:
-            _become(order, cell, status, write_end, guard_pid, binding, why_not)
+            become(write_end)
         except BaseException:
             import traceback
 
@@ -88,21 +70,29 @@ def start(
     while piece := os.read(read_end, 65536):
         said += piece
     os.close(read_end)
-    return Started(pid, said)
+    return pid, said
 
 
-def _become(
+def runs(said: bytes) -> bool:
+    """Whether the process that has said this runs the task's program."""
+    return said != b"" and not said.endswith(_FAILED)
+
+
+def become(
     order: TaskOrder,
     cell: Cell,
     status: StatusWriter,
+    *,
     report: int,
-    guard_pid: int,
     binding: Callable[[], AbstractContextManager[None]],
     why_not: Callable[[OSError | ValueError], str],
 ) -> NoReturn:
-    """Enter the cell, take the task's rights and become its program; where that fails, say why."""
+    """In the forked process: enter the cell, take the task's rights and become its program; or write down why not.
+
+    The program starts inside `binding`; `why_not` puts an error into words.
+    """
     pid = cell.own_pid()
-    status.write({"guard": guard_pid, "key": order["key"]}, announce=False)
+    status.write({"guard": cell.pid, "key": order["key"]}, announce=False)
     try:
         cell.enter()
     except (OSError, ValueError) as error:
@@ -113,7 +103,7 @@ def _become(
             cell.confine_for(order)
             status.write({"pid": pid, "ticks": ticks, "at": processes.boot_ms()}, announce=False)
             made = Made(cell.state(), status.offset, time.process_time())
-            os.write(report, json.dumps({name: getattr(made, name) for name in Made.__slots__}).encode())
+            os.write(report, made.as_json())
             _execute(order)
     except (OSError, ValueError) as error:
         _fail(status, report, why_not(error))
