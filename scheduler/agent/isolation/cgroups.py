@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from scheduler.agent import processes
 from scheduler.agent.isolation.means import Groups
 
 #: Of the name of each agent's folder of groups.
@@ -223,7 +224,6 @@ class Group:
         processes = order.get("process_limit")
         if "memory" in self._folders:
             self._bound_memory(limit)
-            self._oom_kills = self._count_oom_kills()
         if "pids" in self._folders:
             most = max(processes + GUARD_PROCESSES, _LEAST_PROCESSES) if processes else None
             self._write("pids", "pids.max", _UNLIMITED_2 if most is None else str(most))
@@ -242,8 +242,11 @@ class Group:
             self.shares_late = not limited
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed a process of the task that came last, for its memory."""
-        return "memory" in self._folders and self._count_oom_kills() > self._oom_kills
+        """Whether the kernel has killed a process for its memory since this was last asked: once after each task."""
+        if "memory" not in self._folders:
+            return False
+        before, self._oom_kills = self._oom_kills, self._count_oom_kills()
+        return self._oom_kills > before
 
     def _bound_memory(self, limit: int | None) -> None:
         if self._version == 2:
@@ -302,8 +305,8 @@ class Group:
 
     def _count_oom_kills(self) -> int:
         name = "memory.events" if self._version == 2 else "memory.oom_control"
-        with contextlib.suppress(OSError), open(f"{self._folders['memory']}/{name}", "rb") as file:
-            for line in file:
+        with contextlib.suppress(OSError):
+            for line in processes.read_small(f"{self._folders['memory']}/{name}").split(b"\n"):
                 if line.startswith(b"oom_kill "):
                     return int(line.split()[1])
         return 0

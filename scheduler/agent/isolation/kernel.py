@@ -10,6 +10,7 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 CLONE_FS: Final = 0x00000200
@@ -144,10 +145,6 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
-_RULE: Final = _PathBeneath()
-_RULE_REFERENCE: Final = ctypes.byref(_RULE)
-
-
 def landlock_abi() -> int:
     """The version of Landlock that the kernel speaks; 0 where it has none."""
     if not AVAILABLE:
@@ -162,10 +159,21 @@ def landlock_ruleset(files: int, scoped: int, abi: int) -> int:
     return _checked(_LIBC.syscall(_LANDLOCK_CREATE, ctypes.byref(attributes), ctypes.c_size_t(size), 0))
 
 
-def landlock_allow(ruleset: int, path: int, allowed: int) -> None:
+#: The accesses that are allowed to the file or folder of a descriptor, and to all beneath it.
+LandlockRule = tuple[_PathBeneath, Any]
+
+
+def landlock_rule(path: int, allowed: int) -> LandlockRule:
     """Allow these accesses to the file or folder of this descriptor, and to all beneath it."""
-    _RULE.allowed, _RULE.parent = allowed, path
-    _checked(_LIBC.syscall(_LANDLOCK_ADD, ruleset, 1, _RULE_REFERENCE, 0))
+    rule = _PathBeneath(allowed, path)
+    return rule, ctypes.byref(rule)
+
+
+def landlock_allow(ruleset: int, rules: Iterable[LandlockRule]) -> None:
+    """Add these rules to a ruleset."""
+    for _, reference in rules:
+        if _SYSCALL(_LANDLOCK_ADD, ruleset, 1, reference, 0) < 0:
+            _checked(-1)
 
 
 def landlock_enforce(ruleset: int) -> None:

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
+from scheduler.agent import processes
 from scheduler.agent.isolation import kernel
 from scheduler.agent.isolation.landlock import is_beneath
 from scheduler.agent.isolation.means import USER_NAMESPACES, Means
@@ -60,7 +61,9 @@ class View:
         kernel.mount("proc", "/proc", "proc", _QUIET | kernel.MS_NOEXEC)
         if os.path.isdir(SHARED_MEMORY):
             kernel.mount("tmpfs", SHARED_MEMORY, "tmpfs", _QUIET, "mode=1777")
-        watched = [path for path in (*TEMPORARY, SHARED_MEMORY) if os.path.isdir(path)]
+        # All temporary folders are the same private one.
+        watched = [path for path in TEMPORARY if os.path.isdir(path)][:1]
+        watched += [SHARED_MEMORY] if os.path.isdir(SHARED_MEMORY) else []
         self._clean = {path: os.listdir(path) for path in watched}
 
     def state(self) -> tuple[dict[str, list[str]], list[str]]:
@@ -122,10 +125,10 @@ class View:
         """The number that a process of this namespace, which we may wait for, has outside."""
         process = os.pidfd_open(pid)
         try:
-            with open(f"/proc/self/fd/{self._outer_proc}/{self.pid}/fdinfo/{process}", "rb") as file:
-                for line in file:
-                    if line.startswith(b"Pid:"):
-                        return int(line.split()[1])
+            found = processes.read_small(f"/proc/self/fd/{self._outer_proc}/{self.pid}/fdinfo/{process}")
+            for line in found.split(b"\n"):
+                if line.startswith(b"Pid:"):
+                    return int(line.split()[1])
         finally:
             os.close(process)
         raise ProcessLookupError(pid)

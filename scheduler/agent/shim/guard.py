@@ -33,6 +33,7 @@ from scheduler.agent.shim.forks import first_task
 from scheduler.agent.shim.forks.first_task import APPEND, DEFAULT_SIGNALS
 from scheduler.agent.shim.guard_status import StatusWriter
 from scheduler.agent.shim.probes.runner import Probes
+from scheduler.agent.shim.wire import as_line
 
 #: Names the task's status file there too. Keys are unique in one portal; a machine may have agents of several portals.
 STATUS_FILE_VARIABLE: Final = "MUSTER_TASK_SLIP"
@@ -51,6 +52,9 @@ _NEED_GUARD: Final = {"probes", "output"}
 _ISOLATES: Final = b"i"
 _LEAN: Final = b"l"
 _SHARES_LATE: Final = b"s"
+#: The guard of a task that has run for longer than this has no other one: the next guard is small again, and a fork is
+#: little beside such a task.
+LONG_SECONDS: Final = 5.0
 #: How long the end of a task waits for processes that cannot be killed.
 UNKILLABLE_SECONDS: Final = 10.0
 
@@ -159,7 +163,7 @@ def first_message(order: TaskOrder, status_path: str, bind_to: tuple[int, ...], 
     if cell.shares_late and not order.get("cpu_limit_millis"):
         marks += _SHARES_LATE
     head = (order["key"].encode(), os.fsencode(cell.private_tmp), os.fsencode(cell.viewed_state), marks)
-    return b"\0".join([*head, json.dumps(rest, separators=(",", ":")).encode()])
+    return b"\0".join([*head, as_line(rest)])
 
 
 class _First:
@@ -242,7 +246,7 @@ def _run(assigned: Assigned, status: StatusWriter, cell: Cell) -> bool:
     end = _wait_for(leader, usage, probes, status)
     left = end_descendants(UNKILLABLE_SECONDS, usage)
     copies.finish()
-    return _write_end(end, left, usage, cell, status)
+    return _write_end(end, line["at"], left, usage, cell, status)
 
 
 def _run_first(first: _First, key: bytes, marks: bytes) -> Cell | None:
@@ -270,7 +274,7 @@ def _run_first(first: _First, key: bytes, marks: bytes) -> Cell | None:
     cell.resume(made.cell)
     status.offset = made.status_offset
     usage.without(made.cpu_seconds)
-    return cell if _write_end(end, left, usage, cell, status) else None
+    return cell if _write_end(end, made.started_boot_ms, left, usage, cell, status) else None
 
 
 def _say_not_started(first: _First, leader: int, said: bytes) -> None:
@@ -293,13 +297,17 @@ def _name_in_environment(assigned: Assigned) -> None:
     }
 
 
-def _write_end(end: dict[str, Any], left: int, usage: Usage, cell: Cell, status: StatusWriter) -> bool:
+def _write_end(
+    end: dict[str, Any], began_boot_ms: int, left: int, usage: Usage, cell: Cell, status: StatusWriter
+) -> bool:
     """Write down how a task ended; returns once nothing is left of it, with whether another one may come."""
     if left:
         end["left"] = left
     if cell.ran_out_of_memory():
         end["out_of_memory"] = True
     worn = _worn(cell)
+    if end["ended"] - began_boot_ms > LONG_SECONDS * 1000:
+        worn = {"worn": True}
     status.write(end | usage.as_line() | worn)
     while left:
         time.sleep(1.0)

@@ -7,7 +7,7 @@ stays for a while. Which task a guard has is only in memory: a guard of an earli
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
 import os
 import socket
 import time
@@ -15,14 +15,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from scheduler.agent.isolation import kernel
 from scheduler.agent.isolation.accounts import Account
 from scheduler.agent.isolation.cell import Cell
 from scheduler.agent.isolation.cells import Cells
 from scheduler.agent.isolation.namespaces import remember_account
 from scheduler.agent.protocol import TaskOrder
 from scheduler.agent.shim import guard
-from scheduler.agent.shim.forks.server import ForkServer
+from scheduler.agent.shim.forks.server import ForkServer, ForkServerLost
 from scheduler.agent.shim.task import ShimTask
+from scheduler.agent.shim.wire import as_line
 
 #: Guards that wait for a task, and how long one does: it holds about 1.7 MB.
 MOST_IDLE: Final = 16
@@ -49,6 +51,7 @@ class GuardProcesses:
     def __init__(self, announce_fd: int, cells: Cells) -> None:
         self._announce_fd, self._cells = announce_fd, cells
         self._server = ForkServer(self._be_guard, self._be_server)
+        self._has_clone = kernel.AVAILABLE
         self._by_pid: dict[int, GuardProcess] = {}
         #: The one that has waited for the shortest time is last, and is taken first: its memory is warm.
         self._idle: list[GuardProcess] = []
@@ -108,21 +111,51 @@ class GuardProcesses:
     ) -> None:
         cell, group = self._cells.make(account)
         self._cells.complete(order, account, cell)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         needed: TaskOrder = _needed(order)  # type: ignore[assignment]
         data = guard.first_message(needed, status_path, task.cpus, cell)
         try:
-            pid = self._server.fork(
-                data, cell.means.clone_flags, status_file=status_file, orders=theirs.fileno()
-            )
+            try:
+                pid, orders = self._fork_with_orders(data, cell.means.clone_flags, status_file)
+            except _NothingForked:
+                pid, orders = self._fork_with_orders(data, cell.means.clone_flags, status_file)
+        except OSError:
+            self._cells.discard(cell, group)
+            raise
+        task.guard_pid, task.private_tmp = pid, cell.private_tmp
+        self._by_pid[pid] = GuardProcess(pid, orders, task, person, account, cell, group)
+
+    def _fork_with_orders(self, data: bytes, namespaces: int, status_file: int) -> tuple[int, socket.socket]:
+        """The guard's pid, and our end of its socket. Raises OSError; ForkServerLost where a guard may have begun."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            return self._fork_guard(data, namespaces, status_file, theirs.fileno()), ours
+        except ForkServerLost as error:
+            theirs.close()
+            is_forked = _has_other_end(ours)
+            ours.close()
+            if is_forked:
+                raise
+            raise _NothingForked(*error.args) from error
         except OSError:
             ours.close()
-            self._cells.discard(cell, group)
             raise
         finally:
             theirs.close()
-        task.guard_pid, task.private_tmp = pid, cell.private_tmp
-        self._by_pid[pid] = GuardProcess(pid, ours, task, person, account, cell, group)
+
+    def _fork_guard(self, data: bytes, namespaces: int, status_file: int, orders: int) -> int:
+        """Fork it from the server; from here where the kernel, or a container's filter, has no clone3(2)."""
+        if self._has_clone:
+            try:
+                return self._server.fork(data, namespaces, status_file=status_file, orders=orders)
+            except OSError as error:
+                if error.errno != errno.ENOSYS or namespaces:
+                    raise
+                self._has_clone = False
+        pid = os.fork()
+        if pid == 0:
+            guard.prepare(status_file, orders, self._announce_fd)
+            self._be_guard(data, status_file, orders)
+        return pid
 
     def _be_guard(self, data: bytes, status_file: int, orders: int) -> NoReturn:
         """In a process that was just forked."""
@@ -175,6 +208,20 @@ class GuardProcesses:
             yield self._idle[0].idle_since + IDLE_SECONDS
 
 
+class _NothingForked(ForkServerLost):
+    """The server has ended before it has forked the guard."""
+
+
+def _has_other_end(ours: socket.socket) -> bool:
+    """Whether a process has the other end of this socket, which has been closed here."""
+    try:
+        return ours.recv(1, socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
 def _needed(order: TaskOrder) -> dict[str, object]:
     return {name: value for name, value in order.items() if name not in ("script", "meta")}
 
@@ -182,4 +229,4 @@ def _needed(order: TaskOrder) -> dict[str, object]:
 def _as_message(order: TaskOrder, status_path: str, bind_to: tuple[int, ...]) -> bytes:
     """What a guard needs of an order, as it reads it from its socket."""
     message = {"order": _needed(order), "status_path": status_path, "bind_to": bind_to}
-    return json.dumps(message, separators=(",", ":")).encode()
+    return as_line(message)

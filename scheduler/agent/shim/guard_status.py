@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent.protocol import ProbeResult
+from scheduler.agent.shim.wire import as_line
 
 #: Space that is reserved for a status file.
 STATUS_BYTES: Final = 4096
@@ -161,7 +162,7 @@ class StatusWriter:
         self.offset = 0
 
     def write(self, line: dict[str, Any], *, announce: bool = True) -> None:
-        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        text = as_line(line)
         self.offset += os.pwrite(self._file, text, self.offset)
         if announce:
             self.announce()

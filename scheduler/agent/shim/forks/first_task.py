@@ -36,10 +36,12 @@ class Made:
 
     cell: dict[str, Any]
     status_offset: int
+    started_boot_ms: int
     cpu_seconds: float
 
     def as_json(self) -> bytes:
-        return json.dumps([self.cell, self.status_offset, self.cpu_seconds]).encode()
+        fields = [self.cell, self.status_offset, self.started_boot_ms, self.cpu_seconds]
+        return json.dumps(fields).encode()
 
     @classmethod
     def of(cls, data: bytes) -> Made:
@@ -101,8 +103,9 @@ def become(
         with binding():
             ticks = processes.start_ticks(os.getpid())
             cell.confine_for(order)
-            status.write({"pid": pid, "ticks": ticks, "at": processes.boot_ms()}, announce=False)
-            made = Made(cell.state(), status.offset, time.process_time())
+            now_ms = processes.boot_ms()
+            status.write({"pid": pid, "ticks": ticks, "at": now_ms}, announce=False)
+            made = Made(cell.state(), status.offset, now_ms, time.process_time())
             os.write(report, made.as_json())
             _execute(order)
     except (OSError, ValueError) as error:

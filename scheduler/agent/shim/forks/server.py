@@ -48,14 +48,14 @@ class ForkServer:
 
     def fork(self, data: bytes, namespaces: int, *, status_file: int, orders: int) -> int:
         """Fork a guard, which is our child; returns its pid. Raises OSError, ForkServerLost where it may live."""
-        requests = self._requests or self._start()
         try:
-            requests.sendmsg(
-                [_REQUEST.pack(len(data), namespaces)],
-                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FILES.pack(status_file, orders))],
-            )
-            requests.sendall(data)
-            answer = requests.recv(_ANSWER.size, socket.MSG_WAITALL)
+            self._send(data, namespaces, status_file, orders)
+        except OSError:  # it was killed, and has forked nothing: it has not got all of this
+            self.stop()
+            self._send(data, namespaces, status_file, orders)
+        assert self._requests is not None
+        try:
+            answer = self._requests.recv(_ANSWER.size, socket.MSG_WAITALL)
         except OSError as error:
             self.stop()
             raise ForkServerLost(
@@ -68,6 +68,14 @@ class ForkServer:
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
         return int(pid)
+
+    def _send(self, data: bytes, namespaces: int, status_file: int, orders: int) -> None:
+        requests = self._requests or self._start()
+        requests.sendmsg(
+            [_REQUEST.pack(len(data), namespaces)],
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _FILES.pack(status_file, orders))],
+        )
+        requests.sendall(data)
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
