@@ -11,6 +11,7 @@ InaccessiblePaths do parts of it.)
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from typing import Final
@@ -53,7 +54,12 @@ class View:
         self._mounted: list[str] = []
 
     def make(self, means: Means, private_tmp: str) -> None:
-        """Mount everything; raises OSError where the machine does not allow it: then nothing may run in it."""
+        """Mount everything; raises OSError where the machine does not allow it: then nothing may run in it.
+
+        Nothing is mounted in the namespace that `remember_account` was called in: that would be the machine's own.
+        """
+        if not _OUTER_MOUNTS or mount_namespace() in _OUTER_MOUNTS:
+            raise OSError(errno.EPERM, "this process has no mount namespace of its own")
         if means.namespaces == USER_NAMESPACES:
             _map_own_account()
         kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
@@ -148,11 +154,22 @@ def _map_own_account() -> None:
 
 
 _OUTER_IDS: list[int] = []
+_OUTER_MOUNTS: list[int] = []
+
+
+def mount_namespace() -> int:
+    """The number of the mount namespace that the calling process is in."""
+    return os.stat("/proc/self/ns/mnt").st_ino
 
 
 def remember_account() -> None:
-    """Before the fork: in the new namespace our own account has no number until it is mapped."""
+    """Before the fork: in the new namespace our own account has no number until it is mapped.
+
+    The mount namespace too, which no guard may change.
+    """
     _OUTER_IDS[:] = [os.geteuid(), os.getegid()]
+    with contextlib.suppress(OSError):
+        _OUTER_MOUNTS[:] = [mount_namespace()]
 
 
 def _outer_ids() -> tuple[int, int]:

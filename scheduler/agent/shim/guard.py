@@ -120,9 +120,9 @@ def serve(data: bytes, *, status_file: int, orders: int, announce_fd: int) -> No
     """Be a guard: run the task of `first_message`, then each task that comes by the socket `orders`.
 
     It ends when the shim has closed that or is gone. All of its tasks run in one cell. The key of a task is written to
-    `announce_fd` after each line of its status file. Its process was forked by one that `prepare` has made ready.
+    `announce_fd` after each line of its status file. Its process has a session of its own, and `prepare` was called in
+    it or in the one that it was forked from.
     """
-    os.setsid()
     become_subreaper()
     name, private_tmp, viewed_state, marks, rest = data.split(b"\0", 4)
     key = name.decode()

@@ -144,10 +144,11 @@ class GuardProcesses:
 
     def _fork_guard(self, data: bytes, namespaces: int, status_file: int, orders: int) -> int:
         """Fork it from the server; from here where the kernel, or a container's filter, has no clone3(2)."""
-        if self._has_clone:
+        if self._has_clone or namespaces:
             try:
                 return self._server.fork(data, namespaces, status_file=status_file, orders=orders)
             except OSError as error:
+                # One that is to be in namespaces must never be forked without: it would mount on the machine itself.
                 if error.errno != errno.ENOSYS or namespaces:
                     raise
                 self._has_clone = False

@@ -144,6 +144,7 @@ def _serve(requests: socket.socket, guard: Guard) -> NoReturn:
             pid = -(error.errno or 1)
         if pid == 0:
             os.close(file)
+            os.setsid()
             guard(data, status_file, orders)
         os.close(status_file)
         os.close(orders)

@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 import pytest
 
 from scheduler.agent import processes
-from scheduler.agent.isolation import kernel
+from scheduler.agent.isolation import kernel, namespaces
 from scheduler.agent.isolation.cell import Cell, Hold
-from scheduler.agent.isolation.means import Means
+from scheduler.agent.isolation.means import OWN_NAMESPACES, Means
+from scheduler.agent.isolation.namespaces import View
 from scheduler.agent.protocol import NEVER_BEGAN, TaskOrder
 from scheduler.agent.shim import guard
 from scheduler.agent.shim.forks.server import ForkServer, ForkServerLost
@@ -155,10 +156,30 @@ def test_without_clone3_the_shim_forks_guards_itself_but_not_into_namespaces(
     monkeypatch.setattr(guards._server, "fork", refuse)
     monkeypatch.setattr(os, "fork", lambda: 1234)
 
-    with pytest.raises(OSError, match="not implemented"):
-        guards._fork_guard(b"", kernel.CLONE_NEWPID, -1, -1)
-    assert [guards._fork_guard(b"", 0, -1, -1) for _ in range(2)] == [1234, 1234]
-    assert len(asked) == 2
+    for _ in range(2):
+        with pytest.raises(OSError, match="not implemented"):
+            guards._fork_guard(b"", kernel.CLONE_NEWPID, -1, -1)
+        assert guards._fork_guard(b"", 0, -1, -1) == 1234
+    assert len(asked) == 3
+
+
+def test_a_process_without_a_mount_namespace_of_its_own_mounts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted: list[object] = []
+    monkeypatch.setattr(kernel, "mount", lambda *what: mounted.append(what))
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "private").mkdir()
+    means = Means(str(tmp_path), namespaces=OWN_NAMESPACES)
+    namespaces.remember_account()
+
+    with pytest.raises(OSError, match="no mount namespace of its own"):
+        View(str(tmp_path)).make(means, str(tmp_path / "private"))
+    monkeypatch.setattr(namespaces, "_OUTER_MOUNTS", [])
+    with pytest.raises(OSError, match="no mount namespace of its own"):
+        View(str(tmp_path)).make(means, str(tmp_path / "private"))
+
+    assert mounted == []
 
 
 @pytest.mark.parametrize(("ran_ms", "another"), [(1_000, True), (6_000, False)])
