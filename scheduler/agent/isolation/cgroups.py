@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from scheduler.agent import processes
 from scheduler.agent.isolation.means import Groups
 
 #: Of the name of each agent's folder of groups.
@@ -189,6 +190,20 @@ class Group:
             if not (self._enters_late and folder == self._folders["cpu"]):
                 _move(folder, "0")
 
+    def state(self) -> dict[str, Any]:
+        """What a process in the group has written of it, for `resume` in its guard."""
+        return {
+            "written": [[*where, value] for where, value in self._written.items()],
+            "devices": self._devices,
+            "oom_kills": self._oom_kills,
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on with the group as another process has left it."""
+        self._written = {(controller, name): value for controller, name, value in state["written"]}
+        self._devices = None if state["devices"] is None else tuple(state["devices"])
+        self._oom_kills = state["oom_kills"]
+
     def share_cpu(self) -> None:
         """Move the processes of the task that runs into the CPU group, where they are not in it from their start."""
         folder, guard = self._folders["cpu"], os.getpid()
@@ -209,7 +224,6 @@ class Group:
         processes = order.get("process_limit")
         if "memory" in self._folders:
             self._bound_memory(limit)
-            self._oom_kills = self._count_oom_kills()
         if "pids" in self._folders:
             most = max(processes + GUARD_PROCESSES, _LEAST_PROCESSES) if processes else None
             self._write("pids", "pids.max", _UNLIMITED_2 if most is None else str(most))
@@ -228,8 +242,11 @@ class Group:
             self.shares_late = not limited
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed a process of the task that came last, for its memory."""
-        return "memory" in self._folders and self._count_oom_kills() > self._oom_kills
+        """Whether the kernel has killed a process for its memory since this was last asked: once after each task."""
+        if "memory" not in self._folders:
+            return False
+        before, self._oom_kills = self._oom_kills, self._count_oom_kills()
+        return self._oom_kills > before
 
     def _bound_memory(self, limit: int | None) -> None:
         if self._version == 2:
@@ -288,8 +305,8 @@ class Group:
 
     def _count_oom_kills(self) -> int:
         name = "memory.events" if self._version == 2 else "memory.oom_control"
-        with contextlib.suppress(OSError), open(f"{self._folders['memory']}/{name}", "rb") as file:
-            for line in file:
+        with contextlib.suppress(OSError):
+            for line in processes.read_small(f"{self._folders['memory']}/{name}").split(b"\n"):
                 if line.startswith(b"oom_kill "):
                     return int(line.split()[1])
         return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +26,7 @@ def ensure_key(state: Path) -> None:
     """Have this state folder keep a key from now on."""
     with contextlib.suppress(FileExistsError):
         fresh = state / f"{FILE}.{os.getpid()}"
-        fresh.write_text(secrets.token_hex(32))
+        fresh.write_text(os.urandom(32).hex())
         fresh.chmod(0o600)
         try:
             os.link(fresh, state / FILE)

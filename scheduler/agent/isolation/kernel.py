@@ -10,9 +10,11 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 CLONE_FS: Final = 0x00000200
+CLONE_PARENT: Final = 0x00008000
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWIPC: Final = 0x08000000
 CLONE_NEWUSER: Final = 0x10000000
@@ -65,19 +67,31 @@ class _CloneArguments(ctypes.Structure):
     ]  # fmt: skip
 
 
-def fork_into(namespaces: int) -> int:
-    """`os.fork`, with the child in new namespaces (CLONE_NEW…); for a process with one thread."""
-    if not namespaces:
+_CLONE: Final = _CloneArguments()
+_CLONE_REFERENCE: Final = ctypes.byref(_CLONE)
+_CLONE_BYTES: Final = ctypes.sizeof(_CLONE)
+_SYSCALL: Final[Any] = _LIBC.syscall if AVAILABLE else None
+_BEFORE_FORK: Final = ctypes.pythonapi.PyOS_BeforeFork
+_AFTER_FORK_CHILD: Final = ctypes.pythonapi.PyOS_AfterFork_Child
+_AFTER_FORK_PARENT: Final = ctypes.pythonapi.PyOS_AfterFork_Parent
+_SIGCHLD: Final = int(signal.SIGCHLD)
+
+
+def fork_into(flags: int) -> int:
+    """`os.fork`, with the child in new namespaces (CLONE_NEW…) or of our parent (CLONE_PARENT).
+
+    For a process with one thread. A child of our parent ends with the signal that we end with, to its parent.
+    """
+    if not flags:
         return os.fork()
-    arguments = _CloneArguments(flags=namespaces, exit_signal=int(signal.SIGCHLD))
-    api = ctypes.pythonapi
-    api.PyOS_BeforeFork()
-    pid = int(_LIBC.syscall(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)))
+    _CLONE.flags, _CLONE.exit_signal = flags, 0 if flags & CLONE_PARENT else _SIGCHLD
+    _BEFORE_FORK()
+    pid: int = _SYSCALL(_CLONE3, _CLONE_REFERENCE, _CLONE_BYTES)
     if pid == 0:
-        api.PyOS_AfterFork_Child()
+        _AFTER_FORK_CHILD()
         return 0
     number = ctypes.get_errno()
-    api.PyOS_AfterFork_Parent()
+    _AFTER_FORK_PARENT()
     if pid < 0:
         raise OSError(number, os.strerror(number))
     return pid
@@ -131,10 +145,6 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
-_RULE: Final = _PathBeneath()
-_RULE_REFERENCE: Final = ctypes.byref(_RULE)
-
-
 def landlock_abi() -> int:
     """The version of Landlock that the kernel speaks; 0 where it has none."""
     if not AVAILABLE:
@@ -149,10 +159,21 @@ def landlock_ruleset(files: int, scoped: int, abi: int) -> int:
     return _checked(_LIBC.syscall(_LANDLOCK_CREATE, ctypes.byref(attributes), ctypes.c_size_t(size), 0))
 
 
-def landlock_allow(ruleset: int, path: int, allowed: int) -> None:
+#: The accesses that are allowed to the file or folder of a descriptor, and to all beneath it.
+LandlockRule = tuple[_PathBeneath, Any]
+
+
+def landlock_rule(path: int, allowed: int) -> LandlockRule:
     """Allow these accesses to the file or folder of this descriptor, and to all beneath it."""
-    _RULE.allowed, _RULE.parent = allowed, path
-    _checked(_LIBC.syscall(_LANDLOCK_ADD, ruleset, 1, _RULE_REFERENCE, 0))
+    rule = _PathBeneath(allowed, path)
+    return rule, ctypes.byref(rule)
+
+
+def landlock_allow(ruleset: int, rules: Iterable[LandlockRule]) -> None:
+    """Add these rules to a ruleset."""
+    for _, reference in rules:
+        if _SYSCALL(_LANDLOCK_ADD, ruleset, 1, reference, 0) < 0:
+            _checked(-1)
 
 
 def landlock_enforce(ruleset: int) -> None:

@@ -47,7 +47,7 @@ class FileRules:
         self._handled = _VERSION_1 | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
         self._write = self._handled & ~_MAKE_DEVICES
         self._scoped = _SCOPED if abi >= _SCOPING_ABI else 0
-        self._rules: list[tuple[int, int]] = []
+        self._rules: list[kernel.LandlockRule] = []
         for path in readable:
             self._open(path, _READ)
         for path in (*writable, *DEVICES):
@@ -59,7 +59,7 @@ class FileRules:
         """Add a rule; a path that is not there is left out."""
         with contextlib.suppress(OSError):
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            self._rules.append((file, self._allowed_on(file, allowed)))
+            self._rules.append(kernel.landlock_rule(file, self._allowed_on(file, allowed)))
 
     def _allowed_on(self, file: int, allowed: int) -> int:
         allowed &= self._handled
@@ -72,12 +72,13 @@ class FileRules:
         """
         ruleset = kernel.landlock_ruleset(self._handled, self._scoped, self._abi)
         try:
-            for file, allowed in self._rules:
-                kernel.landlock_allow(ruleset, file, allowed)
+            kernel.landlock_allow(ruleset, self._rules)
             for path in own:
                 file = os.open(path, os.O_PATH | os.O_CLOEXEC)
                 try:
-                    kernel.landlock_allow(ruleset, file, self._allowed_on(file, self._write))
+                    kernel.landlock_allow(
+                        ruleset, [kernel.landlock_rule(file, self._allowed_on(file, self._write))]
+                    )
                 finally:
                     os.close(file)
             kernel.landlock_enforce(ruleset)

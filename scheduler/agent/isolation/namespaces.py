@@ -11,10 +11,12 @@ InaccessiblePaths do parts of it.)
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from typing import Final
 
+from scheduler.agent import processes
 from scheduler.agent.isolation import kernel
 from scheduler.agent.isolation.landlock import is_beneath
 from scheduler.agent.isolation.means import USER_NAMESPACES, Means
@@ -37,27 +39,46 @@ _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC if hasattr(os, "O_PAT
 
 
 class View:
-    """The mounts of one guard; made in the guard, right after it was forked into its namespaces.
+    """The mounts of one guard; created in the guard, right after it was forked into its namespaces.
 
-    Raises OSError where the machine does not allow it; then nothing may run in it.
+    Whatever is mounted is made by `make`, in the guard or in a process that it has forked: their mounts are the same.
     """
 
-    def __init__(self, means: Means, private_tmp: str) -> None:
-        if means.namespaces == USER_NAMESPACES:
-            _map_own_account()
+    def __init__(self, state: str) -> None:
         #: The machine's own `/proc`, with the numbers that processes have outside.
         self._outer_proc = os.open("/proc", _FOLDER)
         self.pid = int(os.readlink("/proc/self"))
-        kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
-        self._tasks_path = os.path.join(means.state, "tasks")
+        self._tasks_path = state + "/tasks"
         self._tasks = os.open(self._tasks_path, _FOLDER)
+        self._clean: dict[str, list[str]] = {}
+        self._mounted: list[str] = []
+
+    def make(self, means: Means, private_tmp: str) -> None:
+        """Mount everything; raises OSError where the machine does not allow it: then nothing may run in it.
+
+        Nothing is mounted in the namespace that `remember_account` was called in: that would be the machine's own.
+        """
+        if not _OUTER_MOUNTS or mount_namespace() in _OUTER_MOUNTS:
+            raise OSError(errno.EPERM, "this process has no mount namespace of its own")
+        if means.namespaces == USER_NAMESPACES:
+            _map_own_account()
+        kernel.mount("", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
         self._cover(means, private_tmp)
         kernel.mount("proc", "/proc", "proc", _QUIET | kernel.MS_NOEXEC)
         if os.path.isdir(SHARED_MEMORY):
             kernel.mount("tmpfs", SHARED_MEMORY, "tmpfs", _QUIET, "mode=1777")
-        watched = [path for path in (*TEMPORARY, SHARED_MEMORY) if os.path.isdir(path)]
+        # All temporary folders are the same private one.
+        watched = [path for path in TEMPORARY if os.path.isdir(path)][:1]
+        watched += [SHARED_MEMORY] if os.path.isdir(SHARED_MEMORY) else []
         self._clean = {path: os.listdir(path) for path in watched}
-        self._mounted: list[str] = []
+
+    def state(self) -> tuple[dict[str, list[str]], list[str]]:
+        """What another process needs to go on with these mounts, for its `resume`."""
+        return self._clean, self._mounted
+
+    def resume(self, clean: dict[str, list[str]], mounted: list[str]) -> None:
+        """Take over what a process that was forked from this one has mounted."""
+        self._clean, self._mounted = clean, mounted
 
     def _cover(self, means: Means, private_tmp: str) -> None:
         """Put something empty over all that is not to be seen, with the ways to what is."""
@@ -110,10 +131,10 @@ class View:
         """The number that a process of this namespace, which we may wait for, has outside."""
         process = os.pidfd_open(pid)
         try:
-            with open(f"/proc/self/fd/{self._outer_proc}/{self.pid}/fdinfo/{process}", "rb") as file:
-                for line in file:
-                    if line.startswith(b"Pid:"):
-                        return int(line.split()[1])
+            found = processes.read_small(f"/proc/self/fd/{self._outer_proc}/{self.pid}/fdinfo/{process}")
+            for line in found.split(b"\n"):
+                if line.startswith(b"Pid:"):
+                    return int(line.split()[1])
         finally:
             os.close(process)
         raise ProcessLookupError(pid)
@@ -133,11 +154,22 @@ def _map_own_account() -> None:
 
 
 _OUTER_IDS: list[int] = []
+_OUTER_MOUNTS: list[int] = []
+
+
+def mount_namespace() -> int:
+    """The number of the mount namespace that the calling process is in."""
+    return os.stat("/proc/self/ns/mnt").st_ino
 
 
 def remember_account() -> None:
-    """Before the fork: in the new namespace our own account has no number until it is mapped."""
+    """Before the fork: in the new namespace our own account has no number until it is mapped.
+
+    The mount namespace too, which no guard may change.
+    """
     _OUTER_IDS[:] = [os.geteuid(), os.getegid()]
+    with contextlib.suppress(OSError):
+        _OUTER_MOUNTS[:] = [mount_namespace()]
 
 
 def _outer_ids() -> tuple[int, int]:

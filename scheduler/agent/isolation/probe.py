@@ -177,7 +177,7 @@ def _try_namespaces(means: Means, kind: str) -> str:
     remember_account()
 
     def attempt() -> None:
-        View(means, str(private))
+        View(means.state).make(means, str(private))
 
     try:
         return _tried(attempt, means.clone_flags)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent.protocol import ProbeResult
+from scheduler.agent.shim.wire import as_line
 
 #: Space that is reserved for a status file.
 STATUS_BYTES: Final = 4096
@@ -156,18 +157,19 @@ class StatusWriter:
     """Writes a guard's lines into the reserved space, and announces them on the shim's pipe by the task's key."""
 
     def __init__(self, file: int, announce_fd: int, key: str) -> None:
-        self._file, self._announce_fd, self._key = file, announce_fd, key
-        self._offset = 0
+        self._file, self._announce_fd, self.key = file, announce_fd, key
+        #: Where the next line goes.
+        self.offset = 0
 
     def write(self, line: dict[str, Any], *, announce: bool = True) -> None:
-        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        self._offset += os.pwrite(self._file, text, self._offset)
+        text = as_line(line)
+        self.offset += os.pwrite(self._file, text, self.offset)
         if announce:
             self.announce()
 
     def write_probes(self, results: list[ProbeResult]) -> None:
         """Write the last results of all probes in the place of those before, and announce them."""
-        line = {"key": self._key, "probes": results}
+        line = {"key": self.key, "probes": results}
         text = json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
         room = STATUS_BYTES - PROBES_AT
         if len(text) <= room:
@@ -177,4 +179,4 @@ class StatusWriter:
     def announce(self) -> None:
         """Say that there are new lines; lost where no shim reads it or the pipe is full: the shim polls as well."""
         with contextlib.suppress(OSError):
-            os.write(self._announce_fd, self._key.encode() + b"\n")
+            os.write(self._announce_fd, self.key.encode() + b"\n")

@@ -17,6 +17,7 @@ from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, OUT_OF_MEMORY, T
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
+from scheduler.agent.shim.forks.server import ForkServerLost
 from scheduler.agent.shim.guard_processes import GuardProcesses
 from scheduler.agent.shim.guard_status import GuardStatus, StatusFiles
 from scheduler.agent.shim.task import ShimTask
@@ -72,6 +73,10 @@ class Guards:
                 )
             finally:
                 os.close(status_file)  # the guard has it, and with it the lock
+        except ForkServerLost:
+            # Its guard may live, and is none that we know: `poll` finds out what it has begun.
+            self.sweep()
+            task.adopted = True
         except (OSError, NoAccount) as error:
             self._store.end_unstarted(task, guard.why_not_started(order, error))
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from scheduler.agent.shim.wire import as_line
+
 #: Rewritten with only what still matters once it has grown by this much.
 COMPACT_BYTES: Final = 1024 * 1024
 
@@ -72,4 +74,4 @@ class Journal:
 
 
 def _lines(records: Iterable[dict[str, Any]]) -> bytes:
-    return b"".join(json.dumps(record, separators=(",", ":")).encode() + b"\n" for record in records)
+    return b"".join(as_line(record) for record in records)

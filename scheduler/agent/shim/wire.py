@@ -10,6 +10,15 @@ from typing import Any, Final
 MAX_BACKLOG_BYTES: Final = 32 * 1024 * 1024
 
 
+#: `json.dumps` with separators makes an encoder for each call.
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def as_line(message: dict[str, Any]) -> bytes:
+    """A message as a line of JSON."""
+    return _encode(message).encode() + b"\n"
+
+
 class Wire:
     """One connection; bytes that cannot be sent at once are kept, and sent with the next message."""
 
@@ -32,7 +41,7 @@ class Wire:
     def send(self, *messages: dict[str, Any]) -> bool:
         """Send the backlog and these messages; False when the other side is gone or too far behind."""
         for message in messages:
-            self._out += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+            self._out += as_line(message)
         try:
             while self._out:
                 sent = self.connection.send(self._out)
