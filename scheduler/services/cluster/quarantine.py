@@ -16,7 +16,7 @@ from accounts.services import audit
 from accounts.templatetags.ui import duration
 from scheduler import outbox
 from scheduler.core.lifecycle import FailureClass
-from scheduler.models import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_QUARANTINE, Node
+from scheduler.models import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_MUSTER, DRAINED_BY_QUARANTINE, Node
 from scheduler.state.db.sql import run
 
 log = structlog.get_logger(__name__)
@@ -94,9 +94,9 @@ def _quarantine(one: _Failing, window: int, room: Counter[int]) -> str:
         return ""
     room[node.cluster_id] -= 1
     reason = f"Jobs of {one.people} people failed here in {duration(window)}, {one.failures} in all"
-    _drain(node, reason, DRAINED_BY_QUARANTINE)
+    take_out(node, reason, DRAINED_BY_QUARANTINE)
     log.error("node_quarantined", node=node.name, people=one.people, failures=one.failures)
-    _record(node, "node.quarantine", reason)
+    record(node, "node.quarantine", reason)
     return node.name
 
 
@@ -109,21 +109,27 @@ def apply_health(node: Node, problem: str) -> None:
     ours = node.draining and node.drained_by == DRAINED_BY_HEALTH_CHECK
     reason = f"Health check failed: {problem}"[:200]
     if problem and not node.draining and not node.cordoned:
-        _drain(node, reason, DRAINED_BY_HEALTH_CHECK)
+        take_out(node, reason, DRAINED_BY_HEALTH_CHECK)
         log.error("node_unhealthy", node=node.name, problem=problem)
-        _record(node, "node.unhealthy", reason)
+        record(node, "node.unhealthy", reason)
     elif problem and ours and node.drain_reason != reason:
         node.drain_reason = reason
         node.save(update_fields=["drain_reason"])
         outbox.announce(outbox.CLUSTER_TOPIC)
     elif not problem and ours:
-        node.draining, node.drain_reason, node.drained_by, node.drained_at = False, "", "", None
-        _save(node)
+        bring_back(node)
         log.info("node_healthy", node=node.name)
-        _record(node, "node.healthy", "Its health check succeeded")
+        record(node, "node.healthy", "Its health check succeeded")
 
 
-def _drain(node: Node, reason: str, by: str) -> None:
+def bring_back(node: Node) -> None:
+    """Let a locked node that Muster has drained take jobs again."""
+    node.draining, node.drain_reason, node.drained_by, node.drained_at = False, "", "", None
+    _save(node)
+
+
+def take_out(node: Node, reason: str, by: str) -> None:
+    """Drain a locked node; `by` is one of `DRAINED_BY_MUSTER`."""
     node.draining, node.drain_reason, node.drained_by = True, reason[:200], by
     node.drained_at = timezone.now()
     _save(node)
@@ -139,7 +145,8 @@ def _save(node: Node) -> None:
     outbox.wake_planner(node.cluster_id, trigger="node")
 
 
-def _record(node: Node, action: str, reason: str) -> None:
+def record(node: Node, action: str, reason: str) -> None:
+    """Write down for the audit that Muster has drained a node, or has brought it back."""
     before: dict[str, Any] = {"draining": not node.draining}
     audit.record(
         by=None, action=action, thing=node, before=before, after={"draining": node.draining}, reason=reason
@@ -148,5 +155,6 @@ def _record(node: Node, action: str, reason: str) -> None:
 
 def nodes_out_of_service() -> list[Node]:
     """Nodes that Muster has drained itself, by name."""
-    by = (DRAINED_BY_QUARANTINE, DRAINED_BY_HEALTH_CHECK)
-    return list(Node.objects.filter(draining=True, drained_by__in=by).order_by("cluster_id", "name"))
+    return list(
+        Node.objects.filter(draining=True, drained_by__in=DRAINED_BY_MUSTER).order_by("cluster_id", "name")
+    )
