@@ -13,11 +13,11 @@ from django.db.models import Count, F, Q
 from django.utils import timezone
 
 from accounts.services import audit
-from accounts.templatetags.ui import duration
 from scheduler import outbox
 from scheduler.core.lifecycle import FailureClass
 from scheduler.models import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_MUSTER, DRAINED_BY_QUARANTINE, Node
 from scheduler.state.db.sql import run
+from scheduler.state.lifecycle.verdicts import duration
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ MOST_PERCENT: Final = 20
 _NOT_STARTED: Final = 126
 
 #: A node's failures count from when it was drained last: what an operator has brought back begins anew.
-_FAILURES: Final = """
+_FAILURES: Final = f"""
 SELECT t.node_id, count(DISTINCT j.user_id), count(*)
 FROM scheduler_attempt a JOIN scheduler_task t ON t.attempt_id = a.id JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_node n ON n.id = t.node_id
@@ -36,12 +36,12 @@ WHERE a.ended_at > %(since)s AND a.failure_class <> '' AND t.state = 'failed' AN
     AND (a.failure_class = ANY(%(classes)s)
         OR (t.exit_code = %(not_started)s AND t.started_at IS NULL))
     AND a.scheduled_at > coalesce((SELECT max(e.pgh_created_at)
-        FROM scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01 e
+        FROM {Node.pgh_event_model._meta.db_table} e
         WHERE e.pgh_obj_id = t.node_id AND e.draining), '-infinity')
 GROUP BY t.node_id
 HAVING count(DISTINCT j.user_id) >= %(people)s AND count(*) >= %(failures)s
 ORDER BY 2 DESC, 3 DESC, 1
-"""
+"""  # noqa: S608  the history of nodes, by whatever name its library gives it
 _CLASSES: Final = [FailureClass.INFRASTRUCTURE.value, FailureClass.UNHEALTHY.value]
 
 

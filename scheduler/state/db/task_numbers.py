@@ -22,5 +22,5 @@ NEXT_TASK: Final = (
 
 
 def assigned_at(task: int) -> datetime:
-    """When a task was assigned, by its number; one of an earlier version, of the counter alone: the beginning of 2026."""
+    """When a task was assigned, by its number; one of an earlier version: the beginning of 2026."""
     return _BEGIN + timedelta(milliseconds=task // _PER_MILLISECOND)
