@@ -38,7 +38,7 @@ def backups() -> Iterator[list[Backup]]:
 def test_t06_a_standby_that_lost_the_last_second_runs_no_job_twice(
     world: World, start_agent: StartAgent, backups: list[Backup]
 ) -> None:
-    """The job is known and its attempt is not: it is held, and its node is out of service until the attempt has ended."""
+    """The job is known and its attempt is not: it is held, and its node out of service until that has ended."""
     start_agent()
     world.submit("true")
     job = world.submit("sleep 60")

@@ -203,7 +203,8 @@ def _holds_results(folder: str) -> bool:
     except OSError:
         return False
     try:
-        return next(os.scandir(work), None) is not None
+        with os.scandir(work) as entries:
+            return next(entries, None) is not None
     except OSError:
         return True
     finally:

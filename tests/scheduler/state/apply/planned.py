@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Plan
