@@ -33,12 +33,12 @@ from scheduler.state.lease.leases import HeldLease
 from scheduler.state.load import snapshots
 from tests.backends.conftest import FakeBench
 from tests.scheduler.state.apply.planned import at_once
+from tests.scheduler.state.small import a_queue
 from tests.support.agents import World
 from tests.support.factories import (
     MembershipFactory,
     OperatorFactory,
     ProjectFactory,
-    QueueFactory,
     UserFactory,
 )
 
@@ -333,7 +333,7 @@ def test_t20_two_queues_that_preempt_one_victim_at_once_stop_it_once_and_one_of_
     world = bench.world
     Node.objects.filter(name="n2").update(cordoned=True)
     victim = a_running(bench, **everything(bench))
-    QueueFactory(cluster=world.cluster, slug="other")
+    a_queue(world.cluster, "other")
     rivals = [
         world.submit(priority=90, **everything(bench)),
         world.submit(priority=90, queue="other", **everything(bench)),
