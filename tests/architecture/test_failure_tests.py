@@ -23,9 +23,7 @@ def rows() -> dict[str, list[str]]:
 
 def functions_of(file: Path) -> set[str]:
     tree = ast.parse(file.read_text())
-    return {
-        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def problems(table: dict[str, list[str]]) -> list[str]:

@@ -36,8 +36,8 @@ def answer_checkpoint(key: str, body: Mapping[str, Any]) -> dict[str, Any]:
         case "finish":
             # An agent of an earlier version takes every answer for the last.
             seconds = CHECK_SECONDS if body.get("steps") is True else math.inf
-            words = {"checkpoint": _id(body), "manifest": body.get("manifest"), "seconds": seconds}
-            return {"state": receive.finish(node=node, **words)}
+            id, manifest = _id(body), body.get("manifest")
+            return {"state": receive.finish(node=node, checkpoint=id, manifest=manifest, seconds=seconds)}
         case "fail":
             receive.fail(node=node, checkpoint=_id(body), text=_text(body, "text", _MOST_TEXT))
         case "restore":

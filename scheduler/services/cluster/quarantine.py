@@ -27,6 +27,8 @@ MOST_PERCENT: Final = 20
 #: The exit code of a task that its node could not start.
 _NOT_STARTED: Final = 126
 
+#: The history of nodes, by whatever name its library gives the table.
+_HISTORY: Final = Node.pgh_event_model._meta.db_table  # type: ignore[attr-defined]
 #: A node's failures count from when it was drained last: what an operator has brought back begins anew.
 _FAILURES: Final = f"""
 SELECT t.node_id, count(DISTINCT j.user_id), count(*)
@@ -36,12 +38,12 @@ WHERE a.ended_at > %(since)s AND a.failure_class <> '' AND t.state = 'failed' AN
     AND (a.failure_class = ANY(%(classes)s)
         OR (t.exit_code = %(not_started)s AND t.started_at IS NULL))
     AND a.scheduled_at > coalesce((SELECT max(e.pgh_created_at)
-        FROM {Node.pgh_event_model._meta.db_table} e
+        FROM {_HISTORY} e
         WHERE e.pgh_obj_id = t.node_id AND e.draining), '-infinity')
 GROUP BY t.node_id
 HAVING count(DISTINCT j.user_id) >= %(people)s AND count(*) >= %(failures)s
 ORDER BY 2 DESC, 3 DESC, 1
-"""  # noqa: S608  the history of nodes, by whatever name its library gives it
+"""  # noqa: S608
 _CLASSES: Final = [FailureClass.INFRASTRUCTURE.value, FailureClass.UNHEALTHY.value]
 
 
