@@ -132,6 +132,11 @@ class Node(models.Model):
         return self.draining and self.drained_by == DRAINED_BY_QUARANTINE
 
     @property
+    def runs_unknown_tasks(self) -> bool:
+        """It drains until tasks that the database does not know have ended."""
+        return self.draining and self.drained_by == DRAINED_BY_UNKNOWN_TASKS
+
+    @property
     def drained_by_words(self) -> str:
         """Who drained it, for people."""
         return "Muster" if self.drained_by in DRAINED_BY_MUSTER else self.drained_by

@@ -6,6 +6,8 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
@@ -21,7 +23,7 @@ from scheduler.services.results.kept import Reported, take_kept
 from scheduler.state.db.sql import run
 from scheduler.state.db.task_numbers import assigned_at
 from tests.scheduler.services.execution.test_agent_messages import Cluster
-from tests.support.factories import JobFactory, OperatorFactory
+from tests.support.factories import JobFactory, OperatorFactory, UserFactory
 from tests.support.roles import all_rights
 
 pytestmark = pytest.mark.django_db
@@ -188,3 +190,22 @@ def test_t31_an_agent_of_the_release_before_is_served_as_it_asks(cluster: Cluste
     assert [stop["task"] for stop in asked(cluster, {41: 1}).stops] == [41]
     asked(cluster, {})
     assert Node.objects.get().schedulable
+
+
+def test_the_page_of_the_node_shows_them_to_operators_alone(cluster: Cluster) -> None:
+    asked(cluster, {LOST: 3})
+    asked(cluster, {LOST: 3}, DescribedTask(LOST, 3, 4711, uuid.uuid4(), "<b>ada</b>"))
+    pages = {}
+    for name, user in (("operator", OperatorFactory()), ("stranger", UserFactory())):
+        client = Client()
+        client.force_login(user, backend="accounts.backends.PasswordBackend")
+        pages[name] = client.get(reverse("node", args=[Node.objects.get().pk])).content.decode()
+
+    assert "task that the database does not know" in pages["operator"]
+    assert "4711" in pages["operator"]
+    assert "&lt;b&gt;ada" in pages["operator"]
+    assert "<b>ada" not in pages["operator"]
+    assert "Uncordon the node to end them" in pages["operator"]
+    assert "4711" not in pages["stranger"]
+    assert "ada" not in pages["stranger"]
+    assert "no job runs on this node" not in pages["stranger"]
