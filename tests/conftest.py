@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,12 +23,13 @@ IN_A_BROWSER = "tests/e2e/"
 NEED_ROOT = {"slurm"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a browser or a whole portal, and let that come first.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs a browser or a whole portal, and let that come first; then the files that take longest.
 
     Starting and killing portals is mostly waiting, in which another worker can compute; and what takes a minute
     in one piece must not begin when the other worker has nothing left to do.
     """
+    seconds = known_seconds(config)
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "browser" in fixtures:
@@ -36,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.stack)
         if NEED_ROOT & set(fixtures):
             item.add_marker(pytest.mark.root)
-    items.sort(key=_when)
+    items.sort(key=lambda item: (_when(item), -seconds.get(_file_of(item.nodeid), 0)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -52,6 +54,49 @@ def _when(item: pytest.Item) -> int:
     if item.nodeid.startswith(IN_A_BROWSER):
         return 0
     return 1 if item.get_closest_marker("stack") is not None else 2
+
+
+# ---------------------------------------------------------------- how long files take
+
+#: What the runs before have measured, in pytest's cache: seconds by file.
+SECONDS: Final = "muster/seconds"
+#: Before the first run, the files that are known to take long.
+LONG: Final = {
+    "tests/rights/test_every_route.py": 80,
+    "tests/scheduler/agent/test_checkpoints.py": 50,
+    "tests/scheduler/agent/test_restarts.py": 50,
+    "tests/infra/storage/test_contract.py": 40,
+    "tests/scheduler/agent/test_jobs.py": 40,
+    "tests/scheduler/agent/test_artifacts.py": 30,
+    "tests/scheduler/agent/test_restored_database.py": 25,
+    "tests/benchmarks/test_run.py": 20,
+}
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def known_seconds(config: pytest.Config) -> dict[str, int]:
+    """By file, how long its tests took at the last run; the same for all workers, which start with one cache."""
+    cache = getattr(config, "cache", None)  # None with `-p no:cacheprovider`
+    return dict(cache.get(SECONDS, LONG)) if cache is not None else LONG
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep how long each file took; of a part of the suite, what was measured of the others stays."""
+    config = session.config
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    cache = getattr(config, "cache", None)
+    if hasattr(config, "workerinput") or reporter is None or cache is None:
+        return
+    took: Counter[str] = Counter()
+    for reports in reporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                took[_file_of(report.nodeid)] += report.duration
+    whole = {file: round(seconds) for file, seconds in took.items()}
+    cache.set(SECONDS, {**known_seconds(config), **whole})
 
 
 class OneFileOneWorker(LoadFileScheduling):

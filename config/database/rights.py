@@ -102,6 +102,7 @@ _SCHEDULER: Final = {
     "scheduler_startforecast": ALL,
     "scheduler_suspension": ALL,
     "scheduler_task": ALL,
+    "scheduler_unknowntask": ALL,
 }
 _NOTIFICATIONS: Final = {
     "notifications_cursor": EDIT,

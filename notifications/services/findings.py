@@ -21,7 +21,7 @@ from notifications.services.job_events import who_asks_for
 from notifications.services.occurrences import Occurrence, take_in
 from scheduler.core.lifecycle import LIVE_ATTEMPT, PENDING
 from scheduler.core.mail_types import MailType
-from scheduler.models import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_QUARANTINE
+from scheduler.models import DRAINED_BY_MUSTER
 
 SOURCE: Final = "findings"
 #: Of one look; the next goes on.
@@ -217,7 +217,7 @@ def nodes_down(now: datetime) -> list[Found]:
 
 def nodes_out(now: datetime) -> list[Found]:
     """Nodes that Muster has drained itself, for the operators, once each time."""
-    rows = _rows(_OUT, now, by=[DRAINED_BY_QUARANTINE, DRAINED_BY_HEALTH_CHECK])
+    rows = _rows(_OUT, now, by=list(DRAINED_BY_MUSTER))
     people = [person.pk for person in operators()] if rows else []
     return [(row["key"], _down({**row, "trouble": row["reason"]}, people, now)) for row in rows]
 
@@ -257,8 +257,7 @@ def node_drains(now: datetime) -> list[Found]:
 
 def _drain(row: Row, now: datetime) -> Callable[[int], list[Occurrence]]:
     because = f": {row['drain_reason']}" if row["drain_reason"] else ""
-    own = (DRAINED_BY_QUARANTINE, DRAINED_BY_HEALTH_CHECK)
-    by = "Muster" if row["drained_by"] in own else row["drained_by"] or "an operator"
+    by = "Muster" if row["drained_by"] in DRAINED_BY_MUSTER else row["drained_by"] or "an operator"
     text = f"Job {row['number']} runs there until it ends. Drained by {by}{because}"
     return lambda number: [
         Occurrence(

@@ -29,6 +29,7 @@ from scheduler.models import (
     Partition,
     PolicyFault,
     Reservation,
+    UnknownTask,
 )
 from scheduler.services.cluster.nodes import cordon_node, drain_node, issue_join_token, uncordon_node
 from scheduler.services.cluster.reservations import cancel_reservation, reserve
@@ -102,6 +103,27 @@ class PolicyFaultAdmin(FactsAdmin):
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
         """The audit trail has it."""
+
+
+@admin.register(UnknownTask)
+class UnknownTaskAdmin(FactsAdmin):
+    """Tasks that nodes run and the database does not know; uncordoning the node ends them."""
+
+    list_display = ("task", "epoch", "node", "job", "username", "found_at", "stop_asked_at")
+    list_select_related = ("node",)
+    list_filter = ("node",)
+    search_fields = ("username", "job")
+    fields = (
+        "node",
+        "task",
+        "epoch",
+        "job",
+        "job_uuid",
+        "username",
+        "found_at",
+        "stop_asked_at",
+        "stopped_because",
+    )
 
 
 @admin.register(Partition)

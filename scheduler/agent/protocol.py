@@ -107,6 +107,9 @@ class Assignment(TypedDict):
     restore: NotRequired[bool]
     #: Files of the job that its output also goes to, as sbatch names these.
     output: NotRequired[OutputFiles]
+    #: Of a later attempt: the lowest number of a task that the job has had. A folder of a lower one is of another job
+    #: that had this number before the database was restored.
+    first_task: NotRequired[int]
 
 
 class OutputFiles(TypedDict):
@@ -191,6 +194,16 @@ class Report(TypedDict):
     elements: NotRequired[list[list[Any]]]
 
 
+class Described(TypedDict):
+    """Whose a task is, as its assignment said; an agent of an earlier version did not note `job_id` and `user`."""
+
+    task: int
+    epoch: int
+    job: int
+    job_id: NotRequired[str]
+    user: NotRequired[str]
+
+
 class SyncRequest(TypedDict):
     """`known` are the tasks the agent answers for, as [task, epoch]; `wait_seconds` 0 answers at once."""
 
@@ -203,6 +216,8 @@ class SyncRequest(TypedDict):
     agent_version: str
     clock_ms: int
     inventory: NotRequired[dict[str, Any]]
+    #: The tasks that the server asked about with `describe`.
+    described: NotRequired[list[Described]]
 
 
 class SyncAnswer(TypedDict):
@@ -224,6 +239,8 @@ class SyncAnswer(TypedDict):
     files_wanted: NotRequired[bool]
     #: Tasks that somebody wants a checkpoint of now, as [task, epoch, number of the request].
     checkpoints: NotRequired[list[list[int]]]
+    #: Tasks that the server does not know, as [task, epoch]: the next call says whose they are.
+    describe: NotRequired[list[list[int]]]
 
 
 class Chunk(TypedDict):
@@ -260,11 +277,15 @@ class UsageSamples(TypedDict):
 
 
 class KeptFolder(TypedDict):
-    """A task's folder that was kept, since it holds something; not `whole`: there is more than was counted."""
+    """A task's folder that was kept, since it holds something; not `whole`: there is more than was counted.
+
+    `task` is the number of the task; 0 where the folder's name does not say it.
+    """
 
     job: int
     epoch: int
     rank: int
+    task: NotRequired[int]
     files: int
     size: int
     whole: bool
@@ -279,7 +300,7 @@ class KeptFolders(TypedDict):
 
 
 class KeptAnswer(TypedDict):
-    """`discard` are folders to remove, as [job, epoch, rank]."""
+    """`discard` are folders to remove, as [job, epoch, rank, task]; without the task where the agent names none."""
 
     discard: list[list[int]]
 
@@ -368,6 +389,8 @@ class TaskOrder(TypedDict):
     output: NotRequired[OutputFiles]
     #: What its guard checks while it runs.
     probes: NotRequired[list[dict[str, Any]]]
+    #: As in the assignment.
+    first_task: NotRequired[int]
 
 
 class TaskRecord(TypedDict):
@@ -405,11 +428,12 @@ def task_key(task: int, epoch: int) -> str:
 
 
 class TaskFolder(NamedTuple):
-    """Whose a task's folder is, as its name says."""
+    """Whose a task's folder is, as its name says; `task` is 0 where the name ends before it."""
 
     job: int
     epoch: int
     rank: int
+    task: int = 0
 
 
 def folder_name(whose: TaskFolder, key: str) -> str:
@@ -422,4 +446,4 @@ def read_folder_name(name: str) -> TaskFolder | None:
     parts = name.split("-")
     if len(parts) < 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
         return None
-    return TaskFolder(int(parts[0]), int(parts[1]), int(parts[2]))
+    return TaskFolder(*map(int, parts[:4]))

@@ -48,6 +48,8 @@ class ServerSync:
         self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
         self._checkpoints, self._restores = checkpoints, restores
         self._lease_until = 0.0
+        #: The tasks that the server did not know, at its last answer to `poll`.
+        self._to_describe: list[list[int]] = []
         #: Set when somebody wants files of a job on this node.
         self.files_wanted = threading.Event()
 
@@ -56,7 +58,11 @@ class ServerSync:
         request = self._request(wait_seconds=wait_seconds, known=self._table.known())
         if (inventory := self._inventory.to_send()) is not None:
             request["inventory"] = inventory
-        return self._call(client, request)
+        if described := self._table.describe(self._to_describe):
+            request["described"] = described
+        answer = self._call(client, request)
+        self._to_describe = answer.get("describe", [])
+        return answer
 
     def send(self, client: ServerClient, reports: list[Report]) -> SyncAnswer:
         """Send these reports; the server answers at once."""

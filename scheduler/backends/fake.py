@@ -116,7 +116,7 @@ def _report(task: FakeTask) -> Report:
         task=task.assignment["task"],
         epoch=task.assignment["epoch"],
         state=task.state,
-        pid=1000 + task.assignment["task"],
+        pid=1000 + task.assignment["task"] % 2**22,
         started_ago_ms=0,
     )
     if task.state == "running":

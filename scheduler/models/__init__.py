@@ -11,18 +11,29 @@ from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecas
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobRequest, WaitEnd
-from scheduler.models.node import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_QUARANTINE, Device, Node, NodeHeartbeat
+from scheduler.models.node import (
+    DRAINED_BY_HEALTH_CHECK,
+    DRAINED_BY_MUSTER,
+    DRAINED_BY_QUARANTINE,
+    DRAINED_BY_UNKNOWN_TASKS,
+    Device,
+    Node,
+    NodeHeartbeat,
+)
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
 from scheduler.models.results.artifact import Artifact, ArtifactUpload, UploadState
 from scheduler.models.results.checkpoint import Checkpoint, CheckpointReason, CheckpointState
 from scheduler.models.results.kept_result import KeptResult, LeaveReason
 from scheduler.models.retention import RetentionRun
+from scheduler.models.unknown_task import UnknownTask
 
 __all__ = [
     "Allocation",
     "DRAINED_BY_HEALTH_CHECK",
+    "DRAINED_BY_MUSTER",
     "DRAINED_BY_QUARANTINE",
+    "DRAINED_BY_UNKNOWN_TASKS",
     "USAGE_POINTS",
     "Artifact",
     "ArtifactUpload",
@@ -63,6 +74,7 @@ __all__ = [
     "StartForecast",
     "Suspension",
     "Task",
+    "UnknownTask",
     "UploadState",
     "WaitEnd",
 ]

@@ -15,6 +15,8 @@ from scheduler.models.cluster import sane_overcommit
 #: `Node.drained_by` where Muster itself drained the node; no account has such a name.
 DRAINED_BY_QUARANTINE: Final = "muster:quarantine"
 DRAINED_BY_HEALTH_CHECK: Final = "muster:health-check"
+DRAINED_BY_UNKNOWN_TASKS: Final = "muster:unknown-tasks"
+DRAINED_BY_MUSTER: Final = (DRAINED_BY_QUARANTINE, DRAINED_BY_HEALTH_CHECK, DRAINED_BY_UNKNOWN_TASKS)
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
@@ -130,10 +132,14 @@ class Node(models.Model):
         return self.draining and self.drained_by == DRAINED_BY_QUARANTINE
 
     @property
+    def runs_unknown_tasks(self) -> bool:
+        """It drains until tasks that the database does not know have ended."""
+        return self.draining and self.drained_by == DRAINED_BY_UNKNOWN_TASKS
+
+    @property
     def drained_by_words(self) -> str:
         """Who drained it, for people."""
-        own = {DRAINED_BY_QUARANTINE: "Muster", DRAINED_BY_HEALTH_CHECK: "Muster"}
-        return own.get(self.drained_by, self.drained_by)
+        return "Muster" if self.drained_by in DRAINED_BY_MUSTER else self.drained_by
 
     @property
     def last_seen_at(self) -> datetime | None:

@@ -33,8 +33,9 @@ KEEP_IDEMPOTENCY_KEYS_HOURS: Final = 24
 #: Recordings of one cluster that keep their bytes, the newest ones, and how large they may be together.
 KEEP_RECORDINGS: Final = 5000
 KEEP_RECORDINGS_BYTES: Final = 512 * 1024 * 1024
-#: Jobs of one transaction: each may have hundreds of rows.
-JOBS_AT_ONCE: Final = 200
+#: Jobs of one transaction: each may have hundreds of rows, and from their attempts to the commit nobody else adds rows
+#: that refer to others (infra.db.references). Measured with 200: 103 ms; with 50: 26 ms, for half as much work again.
+JOBS_AT_ONCE: Final = 50
 #: One run at a time, of all processes.
 RUN_LOCK: Final = 0x72657465
 

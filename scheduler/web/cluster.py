@@ -217,7 +217,9 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         .filter(nodes=node, cancelled_at=None, ends_at__gt=timezone.now(), job=None)
         .select_related("project")
         .order_by("starts_at", "pk")[:MOST_RESERVATIONS],
-        "may_operate": permissions.may(user, "operate", node),
+        "may_operate": (operates := permissions.may(user, "operate", node)),
+        # Whose they are is known by their agent alone: for operators.
+        "unknown_tasks": list(node.unknown_tasks.all()) if operates and node.runs_unknown_tasks else [],
         "dialogs": [(verb, title.format(name=node.name), *rest) for verb, title, *rest in DIALOGS],
         "live_url": f"{reverse('node', args=[node.pk])}?partial=1",
     }

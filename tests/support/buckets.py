@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from botocore.exceptions import HTTPClientError
+
 from infra.storage.s3 import S3Storage
+from tests.support.patience import patience
 
 
 @contextmanager
@@ -25,7 +29,21 @@ def s3_server() -> Iterator[str]:
 
 
 def new_bucket(storage: S3Storage) -> None:
-    """Make the bucket of a storage."""
-    storage.client.create_bucket(
-        Bucket=storage.bucket, CreateBucketConfiguration={"LocationConstraint": storage.region}
-    )
+    """Make the bucket of a storage.
+
+    The server loads what it answers with at the first request, which takes longer on a busy machine than a client
+    waits: the request is made again, and a bucket that one of them has made is there.
+    """
+    deadline = time.monotonic() + patience(60)
+    while True:
+        try:
+            storage.client.create_bucket(
+                Bucket=storage.bucket, CreateBucketConfiguration={"LocationConstraint": storage.region}
+            )
+        except storage.client.exceptions.BucketAlreadyOwnedByYou:
+            return
+        except HTTPClientError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return

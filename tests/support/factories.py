@@ -40,6 +40,7 @@ from scheduler.models import (
     RetentionRun,
     SchedulerProfile,
     Task,
+    UnknownTask,
 )
 
 PASSWORD = "correct horse battery staple"
@@ -232,6 +233,16 @@ class NodeFactory(DjangoModelFactory):
     def partition(node: Node, create: bool, partition: Partition | None, **_: Any) -> None:
         if partition is not None:
             node.partitions.add(partition)
+
+
+class UnknownTaskFactory(DjangoModelFactory):
+    class Meta:
+        model = UnknownTask
+
+    node = factory.SubFactory(NodeFactory)
+    task = factory.Sequence(lambda n: 118_000_000_000_000 + n)
+    epoch = 1
+    found_at = factory.LazyFunction(timezone.now)
 
 
 class DeviceFactory(DjangoModelFactory):

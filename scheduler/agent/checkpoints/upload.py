@@ -94,8 +94,12 @@ class Uploads:
                 for number, piece in enumerate(pieces):
                     self._send_piece(client, begun.id, number, piece)
             seconds = _CHECK_SECONDS + begun.content.size / _BYTES_A_SECOND
-            said = {"op": "finish", "id": begun.id, "manifest": pieces.manifest}
-            self.call(lambda: client.post(PATH, said, timeout_seconds=seconds))
+            said = {"op": "finish", "id": begun.id, "manifest": pieces.manifest, "steps": True}
+            # The server reads it back, for some seconds at a call.
+            while (
+                self.call(lambda: client.post(PATH, said, timeout_seconds=seconds)).get("state") == "storing"
+            ):
+                pass
         except Unreadable as error:
             self._fail(client, begun, str(error))
         except Refused as error:

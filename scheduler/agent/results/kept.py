@@ -62,24 +62,27 @@ class KeptFolders:
                 found = Measure(0, 0, False)
             self._measured[name] = found
         return KeptFolder(
-            job=key.job, epoch=key.epoch, rank=key.rank, files=found.files, size=found.size, whole=found.whole
-        )
+            job=key.job, epoch=key.epoch, rank=key.rank, task=key.task,
+            files=found.files, size=found.size, whole=found.whole,
+        )  # fmt: skip
 
     def _names(self) -> dict[TaskFolder, str]:
         return _by_key(self._path)
 
     def names_of(self, wanted: Sequence[Sequence[int]]) -> list[str]:
-        """The names of these folders, by job, epoch and rank, as far as they are here."""
-        names = self._names()
-        keys = (TaskFolder(*key) for key in wanted if len(key) == 3)
-        return [names[key] for key in keys if key in names]
+        """The names of these folders, by job, epoch, rank and task, as far as they are here; without the task, all."""
+        keys = {tuple(key) for key in wanted}
+        return [name for key, name in self._names().items() if {key, key[:3]} & keys]
 
-    def folder_of(self, job: int, epoch: int, rank: int) -> str:
-        """The path of a task's folder, of one that runs or whose folder was kept; raises Unreadable."""
-        key = TaskFolder(job, epoch, rank)
+    def folder_of(self, job: int, epoch: int, rank: int, task: int = 0) -> str:
+        """The path of a task's folder, of one that runs or whose folder was kept; raises Unreadable.
+
+        `task` 0 is any: a server of an earlier version does not name it.
+        """
         for folder in (self._path, self._tasks):
-            if name := _by_key(folder).get(key):
-                return f"{folder}/{name}"
+            for key, name in _by_key(folder).items():
+                if key[:3] == (job, epoch, rank) and task in (0, key.task):
+                    return f"{folder}/{name}"
         raise Unreadable("gone", "The folder is not on the node any more.")
 
 

@@ -23,7 +23,8 @@ def answer(kept: KeptFolders, request: Mapping[str, Any]) -> FileAnswer:
     """The answer to a request; one that cannot be met says why."""
     number = str(request.get("id", ""))
     try:
-        found = kept.folder_of(int(request["job"]), int(request["epoch"]), int(request["rank"]))
+        whose = int(request["job"]), int(request["epoch"]), int(request["rank"])
+        found = kept.folder_of(*whose, int(request.get("task", 0)))
         with opened(found) as folder:
             if request.get("op") == "list":
                 return _list(number, folder, request)

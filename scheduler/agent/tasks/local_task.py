@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.agent import processes
-from scheduler.agent.protocol import CheckpointTerms, ProbeResult, TaskRecord
+from scheduler.agent.protocol import CheckpointTerms, Described, ProbeResult, TaskRecord
 
 STREAMS: Final = ("stdout", "stderr")
 #: The beginning of a task is reported at this age: who has ended by then is reported once.
@@ -90,6 +90,14 @@ class LocalTask:
     def has_elements(self) -> bool:
         """Whether it runs several elements of an array."""
         return self.record is not None and bool(self.record["meta"].get("elements"))
+
+    def described(self) -> Described:
+        """Whose it is, as its assignment said."""
+        found = Described(task=self.task, epoch=self.epoch, job=self.job)
+        meta = self.record["meta"] if self.record is not None else {}
+        if "job_id" in meta and "user" in meta:
+            found["job_id"], found["user"] = meta["job_id"], meta["user"]
+        return found
 
     def stream_path(self, stream: str) -> str:
         return f"{self.folder}/{stream}"

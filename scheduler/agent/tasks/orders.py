@@ -40,7 +40,7 @@ def task_order(
     `numa_domains` is how many domains the command line lays out; None = the machine's own.
     """
     key = task_key(assignment["task"], assignment["epoch"])
-    whose = TaskFolder(assignment["job"], assignment["epoch"], assignment["rank"])
+    whose = TaskFolder(assignment["job"], assignment["epoch"], assignment["rank"], assignment["task"])
     folder = str(state / "tasks" / folder_name(whose, key))
     elements = assignment.get("elements")
     runs = elements or assignment
@@ -58,6 +58,8 @@ def task_order(
             "task": assignment["task"],
             "epoch": assignment["epoch"],
             "job": assignment["job"],
+            "job_id": assignment["job_id"],
+            "user": assignment["user"],
             "devices": assignment["devices"],
             "memory_mib": assignment["memory_mib"],
         },
@@ -65,6 +67,8 @@ def task_order(
         user=assignment["user"],
         own_variables=sorted(assignment["env"]),
     )
+    if "first_task" in assignment:
+        order["first_task"] = assignment["first_task"]
     if elements is not None:
         order["meta"]["elements"] = True
         order["argv"] = _run_elements(elements, order, assignment["grace_seconds"])

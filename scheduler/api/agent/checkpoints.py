@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,6 +14,8 @@ from scheduler.models import CheckpointReason, Node
 from scheduler.services.checkpoints import receive, resume
 from scheduler.services.execution.agent_messages import agent_of_key
 
+#: How long one call reads a checkpoint back; the next one goes on.
+CHECK_SECONDS: Final = 5.0
 _BIG: Final = 2**62
 _INT: Final = 2**31 - 1
 #: Names of files and texts for people.
@@ -31,7 +34,10 @@ def answer_checkpoint(key: str, body: Mapping[str, Any]) -> dict[str, Any]:
         case "begin":
             return {"id": receive.begin(node=node, announced=_announced(body))}
         case "finish":
-            return {"state": receive.finish(node=node, checkpoint=_id(body), manifest=body.get("manifest"))}
+            # An agent of an earlier version takes every answer for the last.
+            seconds = CHECK_SECONDS if body.get("steps") is True else math.inf
+            id, manifest = _id(body), body.get("manifest")
+            return {"state": receive.finish(node=node, checkpoint=id, manifest=manifest, seconds=seconds)}
         case "fail":
             receive.fail(node=node, checkpoint=_id(body), text=_text(body, "text", _MOST_TEXT))
         case "restore":

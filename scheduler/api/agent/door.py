@@ -217,6 +217,8 @@ class AgentDoor:
 
         With `receive` the wait ends when the agent hangs up; over a stream the whole call is cancelled then.
         """
+        if "inventory" in body:  # a large part to read: only of those who have a key
+            await self._in_thread(agent_of_key, key)
         message = read_sync(key, body)
         until = time.monotonic() + min(read_wait(body) or 0.0, settings.MUSTER_SYNC_HOLD_SECONDS)
         stops: list[Stop] = []
@@ -435,6 +437,7 @@ def _sync_answer(answer: AgentAnswer) -> dict[str, Any]:
         "verify": orders.verify,
         "pauses": orders.pauses,
         **({"checkpoints": orders.checkpoints} if orders.checkpoints else {}),
+        **({"describe": orders.describe} if orders.describe else {}),
         "hold_seconds": settings.MUSTER_SYNC_HOLD_SECONDS,
         "fence_seconds": heartbeats.fence_seconds(),
         "log_cap_bytes": settings.MUSTER_LOG_CAP_BYTES,

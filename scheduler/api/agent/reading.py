@@ -9,11 +9,13 @@ import json
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final
+from uuid import UUID
 
 from infra.errors import FieldProblem, InvalidInput, MusterError
 from scheduler.agent import PROTOCOL
 from scheduler.agent.protocol import PROBE_TEXT_BYTES, ProbeResult, Report
 from scheduler.services.cluster.inventory import read_inventory
+from scheduler.services.cluster.unknown_tasks import DescribedTask
 from scheduler.services.execution import elements
 from scheduler.services.execution.agent_messages import AgentMessage
 from scheduler.services.jobs import logs
@@ -135,6 +137,10 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
             read.problems.append(FieldProblem(name, "has to be text"))
             texts[name] = ""
     clock_ms = read.whole(body, "clock_ms", "", _BIG_MAX)
+    described = [
+        _read_described(read, one, f"described/{number}/")
+        for number, one in enumerate(read.objects(body.get("described", []), "described", MAX_KNOWN))
+    ]
     read.finish()
     inventory = read_inventory(body["inventory"]) if "inventory" in body else None
     only_reports = bool(reports) and not wait
@@ -144,7 +150,27 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
         reports=reports,
         clock_ms=clock_ms,
         inventory=inventory,
+        described=described,
         **texts,
+    )
+
+
+def _read_described(read: Reader, data: Mapping[str, Any], under: str) -> DescribedTask:
+    try:
+        job_uuid = UUID(data["job_id"]) if isinstance(data.get("job_id"), str) else None
+    except ValueError:
+        read.problems.append(FieldProblem(under + "job_id", "has to be a UUID"))
+        job_uuid = None
+    user = data.get("user", "")
+    if not isinstance(user, str) or "\0" in user:
+        read.problems.append(FieldProblem(under + "user", "has to be text"))
+        user = ""
+    return DescribedTask(
+        read.whole(data, "task", under, _BIG_MAX),
+        read.whole(data, "epoch", under, _INT_MAX),
+        read.whole(data, "job", under, _BIG_MAX),
+        job_uuid,
+        user[:150],
     )
 
 
@@ -258,6 +284,7 @@ def read_kept(body: Mapping[str, Any]) -> tuple[int, int, list[Reported]]:
             read.whole(data, "files", under, _INT_MAX),
             read.whole(data, "size", under, _BIG_MAX),
             data.get("whole") is True,
+            read.whole(data, "task", under, _BIG_MAX) if "task" in data else 0,
         )
         for number, data in enumerate(read.objects(body.get("kept", []), "kept", MAX_KEPT))
         for under in [f"kept/{number}/"]

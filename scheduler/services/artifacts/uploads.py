@@ -35,6 +35,7 @@ from scheduler.models import (
     Job,
     KeptResult,
     NodeHeartbeat,
+    Task,
     UploadState,
 )
 from scheduler.services.results.reading import FileEntry, Folder, all_entries, rest_of
@@ -125,7 +126,9 @@ def _store(upload: ArtifactUpload) -> None:
         _fail(upload, "What the task has left is not on its node any more.")
         return
     seen = NodeHeartbeat.objects.filter(node=kept.node).values_list("last_seen_at", flat=True).first()
-    folder = Folder(job.number, upload.epoch, upload.rank, kept.node, kept, seen)
+    task = Task.objects.filter(attempt__job=job, attempt__epoch=upload.epoch, rank=upload.rank)
+    number = task.values_list("pk", flat=True).first() or 0
+    folder = Folder(job.number, upload.epoch, upload.rank, kept.node, kept, number, seen)
     try:
         outcome = _store_files(configured_storage(), upload, folder, job.artifacts)
     except MusterError as error:

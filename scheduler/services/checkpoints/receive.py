@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -19,11 +20,11 @@ from scheduler.models.results.checkpoint_policy import CheckpointPolicy, policy_
 from scheduler.services.checkpoints.removal import remove_leaving
 from scheduler.services.checkpoints.resume import whole_sets
 from scheduler.services.checkpoints.stored_bytes import (
+    check_whole,
     checked_manifest,
     pieces_of,
     put_manifest,
     put_piece,
-    why_not_whole,
 )
 from scheduler.services.jobs.datasets import save_checkpoint
 from scheduler.state.db.sql import run
@@ -166,10 +167,10 @@ def _expected(node: Node, checkpoint: str) -> Checkpoint:
     return row
 
 
-def finish(*, node: Node, checkpoint: str, manifest: Any) -> str:
+def finish(*, node: Node, checkpoint: str, manifest: Any, seconds: float = math.inf) -> str:
     """All pieces are stored: read them back, compare the checksums, and keep the newest; answers its state then.
 
-    Raises Conflict and InvalidInput.
+    `storing` after so many seconds of reading: the same call again goes on. Raises MusterError.
     """
     row = Checkpoint.objects.filter(pk=checkpoint, node=node).first()
     if row is None:
@@ -177,7 +178,11 @@ def finish(*, node: Node, checkpoint: str, manifest: Any) -> str:
     if row.state != CheckpointState.STORING:
         return row.state
     checked = checked_manifest(manifest, row)
-    if why := why_not_whole(row, checked):
+    why = check_whole(row, checked, seconds=seconds)
+    if why is None:
+        Checkpoint.objects.filter(pk=row.pk).update(seen_at=timezone.now())
+        return CheckpointState.STORING
+    if why:
         fail(node=node, checkpoint=checkpoint, text=why)
         return CheckpointState.FAILED
     put_manifest(row, checked)

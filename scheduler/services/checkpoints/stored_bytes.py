@@ -6,9 +6,13 @@ import hashlib
 import hmac
 import io
 import json
+import math
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 from django.conf import settings
 
@@ -126,28 +130,70 @@ def _checked(path: str, row: Checkpoint) -> str:
     return path
 
 
-def why_not_whole(row: Checkpoint, manifest: Manifest) -> str:
-    """Read all of it back, and compare each file with its checksum; "" where all is well. Raises StorageError."""
-    storage, left = checkpoint_storage(), b""
-    pieces = _pieces(storage, row)
-    try:
-        for file in manifest["files"]:
+class Check:
+    """Reads all of a checkpoint back, and compares each file with its checksum, a bounded time at a call."""
+
+    def __init__(self, row: Checkpoint, manifest: Manifest) -> None:
+        self.manifest = manifest
+        #: "" while nothing is wrong.
+        self.why = ""
+        self._row, self._steps = row, self._read(checkpoint_storage())
+        self._lock = threading.Lock()
+
+    def go_on(self, seconds: float) -> bool:
+        """Whether it is done; else the next call goes on where this one has stopped. Raises StorageError."""
+        until = time.monotonic() + seconds
+        with self._lock:
+            try:
+                for _ in self._steps:
+                    if time.monotonic() > until:
+                        return False
+            except (NotStored, Damaged) as error:
+                self.why = f"Pieces of it are missing or damaged: {error.message}"
+        return True
+
+    def _read(self, storage: Storage) -> Iterator[None]:
+        """A step for each piece."""
+        numbers, left = iter(range(pieces_of(self._row))), b""
+        for file in self.manifest["files"]:
             digest, missing = hashlib.sha256(), file["size"]
             while missing:
-                left = left or next(pieces, b"")
                 if not left:
-                    return "Pieces of it are missing."
+                    number = next(numbers, None)
+                    left = _piece_of(storage, self._row, number) if number is not None else b""
+                    yield
+                if not left:
+                    self.why = "Pieces of it are missing."
+                    return
                 part, left = left[:missing], left[missing:]
                 digest.update(part)
                 missing -= len(part)
             if digest.hexdigest() != file["sha256"]:
-                return f"The checksum of {file['path'][:100]} is wrong."
-    except (NotStored, Damaged) as error:
-        return f"Pieces of it are missing or damaged: {error.message}"
-    return ""
+                self.why = f"The checksum of {file['path'][:100]} is wrong."
+                return
 
 
-def _pieces(storage: Storage, row: Checkpoint) -> Iterator[bytes]:
-    for number in range(pieces_of(row)):
-        with storage.open(_piece_key(row, number)) as stored:
-            yield stored.read()
+def _piece_of(storage: Storage, row: Checkpoint, number: int) -> bytes:
+    with storage.open(_piece_key(row, number)) as stored:
+        return stored.read()
+
+
+#: Checks that a later call goes on with, the newest last; another process, or one that has forgotten, begins anew.
+_under_way: dict[UUID, Check] = {}
+_MOST_UNDER_WAY: Final = 32
+
+
+def check_whole(row: Checkpoint, manifest: Manifest, *, seconds: float = math.inf) -> str | None:
+    """Why a checkpoint is not what its manifest says, "" where all is well; None: the next call goes on.
+
+    Reads for about so many seconds: so long, one of the few threads for the storage is in use. Raises StorageError.
+    """
+    check = _under_way.pop(row.pk, None)
+    if check is None or check.manifest != manifest:
+        check = Check(row, manifest)
+    if check.go_on(seconds):
+        return check.why
+    _under_way[row.pk] = check
+    while len(_under_way) > _MOST_UNDER_WAY:
+        _under_way.pop(next(iter(_under_way)), None)
+    return None

@@ -40,6 +40,8 @@ class KnownAgent:
 
     node: Node
     last_seen_at: datetime | None
+    #: It has said before that it has tasks which the database does not know.
+    has_unknown_tasks: bool = False
 
 
 #: The columns that each call of an agent needs of its node; the rest are loaded on access.
@@ -49,7 +51,8 @@ _WANTED: Final = {
 }  # fmt: skip
 _COLUMNS: Final = [field.attname for field in Node._meta.concrete_fields if field.attname in _WANTED]
 _OF_KEYS: Final = f"""
-SELECT {", ".join(f"n.{name}" for name in _COLUMNS)}, h.last_seen_at
+SELECT {", ".join(f"n.{name}" for name in _COLUMNS)}, h.last_seen_at,
+    EXISTS (SELECT FROM scheduler_unknowntask u WHERE u.node_id = n.id)
 FROM scheduler_node n LEFT JOIN scheduler_nodeheartbeat h ON h.node_id = n.id
 WHERE n.agent_key_prefix = ANY(%s::text[])
 """  # noqa: S608
@@ -62,9 +65,9 @@ def agents_of_keys(keys: Iterable[str]) -> dict[str, KnownAgent]:
     if not prefixes:
         return {}
     found: dict[str, list[KnownAgent]] = {}
-    for *columns, last_seen_at in ask(_OF_KEYS, [prefixes]):
+    for *columns, last_seen_at, has_unknown in ask(_OF_KEYS, [prefixes]):
         node = Node.from_db(DEFAULT_DB_ALIAS, _COLUMNS, columns)
-        found.setdefault(node.agent_key_prefix, []).append(KnownAgent(node, last_seen_at))
+        found.setdefault(node.agent_key_prefix, []).append(KnownAgent(node, last_seen_at, has_unknown))
     return {
         key: agent
         for key, (prefix, secret) in halves.items()

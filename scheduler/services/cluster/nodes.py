@@ -21,9 +21,17 @@ from infra.errors import Conflict, InvalidInput, NotAllowed
 from infra.plain_text import check_line
 from scheduler import outbox
 from scheduler.core.lifecycle import NodeState
-from scheduler.models import Cluster, JoinToken, Node, NodeHeartbeat, Partition
+from scheduler.models import (
+    DRAINED_BY_UNKNOWN_TASKS,
+    Cluster,
+    JoinToken,
+    Node,
+    NodeHeartbeat,
+    Partition,
+)
 from scheduler.services.cluster.heartbeats import AGENT_PREFIX, begin_contact, digest_of, split_key
 from scheduler.services.cluster.inventory import apply_inventory, read_inventory
+from scheduler.services.cluster.unknown_tasks import stop_unknown
 
 JOIN_PREFIX: Final = "muster_join_"
 
@@ -160,7 +168,10 @@ def drain_node(*, node: Node, by: User, reason: str) -> Node:
 
 
 def uncordon_node(*, node: Node, by: User, reason: str = "") -> Node:
-    """Let the node take jobs again, whether it was cordoned or drained."""
+    """Let the node take jobs again, whether it was cordoned or drained.
+
+    Tasks there that the database does not know are ended first: the node drains until it has none.
+    """
     return _set_flags(node, by, "node.uncordon", reason, cordoned=False, draining=False)
 
 
@@ -182,6 +193,10 @@ def _set_flags(node: Node, by: User, action: str, reason: str, **flags: bool) ->
     row.drain_reason = reason[:200] if away else ""
     row.drained_by = by.username if away else ""
     row.drained_at = timezone.now() if away else None
+    unknown = [] if away else stop_unknown(row, because=f"{row.name} was uncordoned", at=timezone.now())
+    if unknown:
+        row.draining, row.drained_by, row.drained_at = True, DRAINED_BY_UNKNOWN_TASKS, timezone.now()
+        row.drain_reason = f"Ends {len(unknown)} of its tasks, which the database does not know"
     row.generation = F("generation") + 1
     row.save(update_fields=["cordoned", "draining", "drain_reason", "drained_by", "drained_at", "generation"])
     row.refresh_from_db()
@@ -189,7 +204,8 @@ def _set_flags(node: Node, by: User, action: str, reason: str, **flags: bool) ->
     outbox.wake_planner(row.cluster_id, trigger=action.replace(".", "-"))
     audit.record(
         by=by, action=action, thing=row, before=before, reason=reason,
-        after={"cordoned": row.cordoned, "draining": row.draining, "reason": row.drain_reason},
+        after={"cordoned": row.cordoned, "draining": row.draining, "reason": row.drain_reason}
+        | ({"unknown_tasks": [[task.task, task.epoch, task.job] for task in unknown]} if unknown else {}),
     )  # fmt: skip
     for name in ("cordoned", "draining", "drain_reason", "drained_by", "drained_at", "generation"):
         setattr(node, name, getattr(row, name))

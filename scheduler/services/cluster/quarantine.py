@@ -13,11 +13,11 @@ from django.db.models import Count, F, Q
 from django.utils import timezone
 
 from accounts.services import audit
-from accounts.templatetags.ui import duration
 from scheduler import outbox
 from scheduler.core.lifecycle import FailureClass
-from scheduler.models import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_QUARANTINE, Node
+from scheduler.models import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_MUSTER, DRAINED_BY_QUARANTINE, Node
 from scheduler.state.db.sql import run
+from scheduler.state.lifecycle.verdicts import duration
 
 log = structlog.get_logger(__name__)
 
@@ -27,8 +27,10 @@ MOST_PERCENT: Final = 20
 #: The exit code of a task that its node could not start.
 _NOT_STARTED: Final = 126
 
+#: The history of nodes, by whatever name its library gives the table.
+_HISTORY: Final = Node.pgh_event_model._meta.db_table  # type: ignore[attr-defined]
 #: A node's failures count from when it was drained last: what an operator has brought back begins anew.
-_FAILURES: Final = """
+_FAILURES: Final = f"""
 SELECT t.node_id, count(DISTINCT j.user_id), count(*)
 FROM scheduler_attempt a JOIN scheduler_task t ON t.attempt_id = a.id JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_node n ON n.id = t.node_id
@@ -36,12 +38,12 @@ WHERE a.ended_at > %(since)s AND a.failure_class <> '' AND t.state = 'failed' AN
     AND (a.failure_class = ANY(%(classes)s)
         OR (t.exit_code = %(not_started)s AND t.started_at IS NULL))
     AND a.scheduled_at > coalesce((SELECT max(e.pgh_created_at)
-        FROM scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01 e
+        FROM {_HISTORY} e
         WHERE e.pgh_obj_id = t.node_id AND e.draining), '-infinity')
 GROUP BY t.node_id
 HAVING count(DISTINCT j.user_id) >= %(people)s AND count(*) >= %(failures)s
 ORDER BY 2 DESC, 3 DESC, 1
-"""
+"""  # noqa: S608
 _CLASSES: Final = [FailureClass.INFRASTRUCTURE.value, FailureClass.UNHEALTHY.value]
 
 
@@ -94,9 +96,9 @@ def _quarantine(one: _Failing, window: int, room: Counter[int]) -> str:
         return ""
     room[node.cluster_id] -= 1
     reason = f"Jobs of {one.people} people failed here in {duration(window)}, {one.failures} in all"
-    _drain(node, reason, DRAINED_BY_QUARANTINE)
+    take_out(node, reason, DRAINED_BY_QUARANTINE)
     log.error("node_quarantined", node=node.name, people=one.people, failures=one.failures)
-    _record(node, "node.quarantine", reason)
+    record(node, "node.quarantine", reason)
     return node.name
 
 
@@ -109,21 +111,27 @@ def apply_health(node: Node, problem: str) -> None:
     ours = node.draining and node.drained_by == DRAINED_BY_HEALTH_CHECK
     reason = f"Health check failed: {problem}"[:200]
     if problem and not node.draining and not node.cordoned:
-        _drain(node, reason, DRAINED_BY_HEALTH_CHECK)
+        take_out(node, reason, DRAINED_BY_HEALTH_CHECK)
         log.error("node_unhealthy", node=node.name, problem=problem)
-        _record(node, "node.unhealthy", reason)
+        record(node, "node.unhealthy", reason)
     elif problem and ours and node.drain_reason != reason:
         node.drain_reason = reason
         node.save(update_fields=["drain_reason"])
         outbox.announce(outbox.CLUSTER_TOPIC)
     elif not problem and ours:
-        node.draining, node.drain_reason, node.drained_by, node.drained_at = False, "", "", None
-        _save(node)
+        bring_back(node)
         log.info("node_healthy", node=node.name)
-        _record(node, "node.healthy", "Its health check succeeded")
+        record(node, "node.healthy", "Its health check succeeded")
 
 
-def _drain(node: Node, reason: str, by: str) -> None:
+def bring_back(node: Node) -> None:
+    """Let a locked node that Muster has drained take jobs again."""
+    node.draining, node.drain_reason, node.drained_by, node.drained_at = False, "", "", None
+    _save(node)
+
+
+def take_out(node: Node, reason: str, by: str) -> None:
+    """Drain a locked node; `by` is one of `DRAINED_BY_MUSTER`."""
     node.draining, node.drain_reason, node.drained_by = True, reason[:200], by
     node.drained_at = timezone.now()
     _save(node)
@@ -139,7 +147,8 @@ def _save(node: Node) -> None:
     outbox.wake_planner(node.cluster_id, trigger="node")
 
 
-def _record(node: Node, action: str, reason: str) -> None:
+def record(node: Node, action: str, reason: str) -> None:
+    """Write down for the audit that Muster has drained a node, or has brought it back."""
     before: dict[str, Any] = {"draining": not node.draining}
     audit.record(
         by=None, action=action, thing=node, before=before, after={"draining": node.draining}, reason=reason
@@ -148,5 +157,6 @@ def _record(node: Node, action: str, reason: str) -> None:
 
 def nodes_out_of_service() -> list[Node]:
     """Nodes that Muster has drained itself, by name."""
-    by = (DRAINED_BY_QUARANTINE, DRAINED_BY_HEALTH_CHECK)
-    return list(Node.objects.filter(draining=True, drained_by__in=by).order_by("cluster_id", "name"))
+    return list(
+        Node.objects.filter(draining=True, drained_by__in=DRAINED_BY_MUSTER).order_by("cluster_id", "name")
+    )

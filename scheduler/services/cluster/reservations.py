@@ -23,6 +23,7 @@ from scheduler.core.whatif.room_now import room_now
 from scheduler.models import Cluster, Job, Node, Reservation
 from scheduler.selectors import job_by_ref, visible_reservations
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
+from scheduler.services.planning.failing_plugins import leaving_out_failing
 from scheduler.services.planning.hypothetical import hypothetical_of_row
 from scheduler.services.submission.fields import Inputs, read_integer, read_moment, read_seconds
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
@@ -142,13 +143,16 @@ def _nodes_with_room(job: Job, asked: list[Node]) -> tuple[int, ...]:
     now = timezone.now()
     taken = set(_in_force(now, now + timedelta(seconds=1)).values_list("nodes", flat=True))
     wanted = {node.pk for node in asked} or set(snapshot.nodes.id.tolist())
-    room = room_now(
-        snapshot,
-        policy_for_backend(loaded.policy, loaded.backend),
-        job_id,
-        tasks=job.tasks,
-        node_ids=wanted - taken,
-        plugins=installed_plugins(),
+    room = leaving_out_failing(
+        loaded,
+        lambda left: room_now(
+            snapshot,
+            policy_for_backend(left.policy, left.backend),
+            job_id,
+            tasks=job.tasks,
+            node_ids=wanted - taken,
+            plugins=installed_plugins(),
+        ),
     )
     if not room.node_ids:
         raise Conflict(

@@ -12,9 +12,10 @@ from django.utils import timezone
 from infra.errors import MusterError
 from scheduler.agent.protocol import Report
 from scheduler.models import Node
-from scheduler.services.cluster import heartbeats
+from scheduler.services.cluster import heartbeats, unknown_tasks
 from scheduler.services.cluster.heartbeats import Heartbeat, KnownAgent
 from scheduler.services.cluster.inventory import Inventory
+from scheduler.services.cluster.unknown_tasks import DescribedTask
 from scheduler.services.execution import dispatch
 from scheduler.services.execution.dispatch import Orders
 from scheduler.services.execution.reports import NodeReports, apply_together
@@ -39,6 +40,8 @@ class AgentMessage:
     came_at: datetime = field(default_factory=timezone.now)
     #: Looked at again while the agent waits: that is no sign of life.
     again: bool = False
+    #: Whose the tasks are that the server asked about.
+    described: Sequence[DescribedTask] = ()
 
 
 class AgentAnswer(NamedTuple):
@@ -79,8 +82,12 @@ def take_reports(messages: Sequence[AgentMessage]) -> list[AgentAnswer | Excepti
         [NodeReports(agents[m.key].node, m.reports, m.came_at) for m in messages if m.key in agents]
     )
     _beat(messages, agents)
+    unknown = unknown_tasks.to_spare(pair for pairs in stale.values() for pair in pairs)
     return [
-        AgentAnswer(agent.node, Orders(stops=dispatch.stale_stops(stale[agent.node.pk])))
+        AgentAnswer(
+            agent.node,
+            Orders(stops=dispatch.stale_stops(p for p in stale[agent.node.pk] if p not in unknown)),
+        )
         if (agent := agents.get(message.key)) is not None
         else unknown_agent()
         for message in messages
@@ -94,9 +101,21 @@ def find_orders(messages: Sequence[AgentMessage]) -> list[AgentAnswer | Exceptio
     asked = [(agents[m.key].node, m.known or {}) for m in messages if m.key in agents]
     orders = iter(dispatch.orders_together(asked))
     return [
-        AgentAnswer(agents[message.key].node, next(orders)) if message.key in agents else unknown_agent()
+        AgentAnswer(agent.node, _spare_unknown(message, agent, next(orders)))
+        if (agent := agents.get(message.key)) is not None
+        else unknown_agent()
         for message in messages
     ]
+
+
+def _spare_unknown(message: AgentMessage, agent: KnownAgent, orders: Orders) -> Orders:
+    """Leave tasks that the database does not know running until an operator decides, and ask whose they are."""
+    stale = {(stop["task"], stop["epoch"]) for stop in orders.stops if stop["stale"]}
+    if stale or agent.has_unknown_tasks:
+        found = unknown_tasks.take_over(agent.node, stale, message.described)
+        orders.stops = [stop for stop in orders.stops if (stop["task"], stop["epoch"]) not in found.spared]
+        orders.describe = found.describe
+    return orders
 
 
 def _beat(messages: Iterable[AgentMessage], agents: Mapping[str, KnownAgent]) -> None:

@@ -118,7 +118,9 @@ _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
     r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint, r.storage_mib,
-    queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes
+    queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes,
+    CASE WHEN a.epoch > 1 THEN (SELECT min(t.id) FROM scheduler_attempt e JOIN scheduler_task t ON t.attempt_id = e.id
+        WHERE e.job_id = j.number) END
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
@@ -164,6 +166,8 @@ class _AttemptRow(NamedTuple):
     error_path: str
     open_mode: str
     probes: str  # JSON
+    #: Of a later attempt: the lowest number of a task of its job.
+    first_task: int | None
 
     @property
     def scratch_limit_mib(self) -> int:
@@ -281,6 +285,8 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
     if job.output_path or job.error_path:
         append = job.open_mode == "append"
         assignment["output"] = OutputFiles(stdout=job.output_path, stderr=job.error_path, append=append)
+    if job.first_task is not None:
+        assignment["first_task"] = job.first_task
     if job.probes != "[]":
         assignment["probes"] = json.loads(job.probes)
     if job.min_tasks is not None:

@@ -33,9 +33,13 @@ class Orders:
     pauses: list[list[int]] = field(default_factory=list)
     #: Tasks that somebody wants a checkpoint of: [task, epoch, number of the request].
     checkpoints: list[list[int]] = field(default_factory=list)
+    #: Tasks that the database does not know: the agent is to say whose they are.
+    describe: list[list[int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.assignments or self.stops or self.verify or self.pauses or self.checkpoints)
+        return bool(
+            self.assignments or self.stops or self.verify or self.pauses or self.checkpoints or self.describe
+        )
 
 
 class _LiveTask(NamedTuple):

@@ -30,6 +30,7 @@ from scheduler.services.planning.explanation_parts import (
     node_verdicts,
     nodes_of,
 )
+from scheduler.services.planning.failing_plugins import leaving_out_failing
 from scheduler.services.planning.forecasts import Record, StartRange, kept_range, range_now, record
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.planning.suspension_reason import suspension_reason
@@ -99,6 +100,10 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
     if job.state not in (JobState.QUEUED, JobState.RESERVED):
         return _not_in_queue(job)
     loaded = load_snapshot(cluster_id=job.queue.cluster_id)
+    return leaving_out_failing(loaded, lambda left: _explained(left, job, by, nodes=nodes))
+
+
+def _explained(loaded: Loaded, job: Job, by: User, *, nodes: bool) -> JobExplanation:
     try:
         planned = _planned(loaded, job)
     except KeyError:  # it left the queue since the row was read

@@ -17,6 +17,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.models import Cluster, ForecastOutcome, ForecastRun, StartForecast
 from scheduler.services.planning.cycles import installed_plugins
+from scheduler.services.planning.failing_plugins import leaving_out_failing
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.state.records import forecasts
 
@@ -96,12 +97,12 @@ def forecast_cluster(*, cluster_id: int) -> int:
     jobs = len(snapshot.pending)
     if jobs:
         size = jobs + len(snapshot.running) + len(snapshot.nodes)
-        found = forecast(
-            snapshot,
-            loaded.policy,
-            run_times(cluster_id),
-            most_cycles=min(max(_WORK // size, _FEWEST), _MOST),
-            plugins=installed_plugins(),
+        times, most = run_times(cluster_id), min(max(_WORK // size, _FEWEST), _MOST)
+        found = leaving_out_failing(
+            loaded,
+            lambda left: forecast(
+                snapshot, left.policy, times, most_cycles=most, plugins=installed_plugins()
+            ),
         )
         forecasts.store_forecasts(found.values(), at=_moment(snapshot.now_ms))
     took_ms = int(1000 * (time.monotonic() - began))

@@ -32,6 +32,7 @@ from scheduler.services.planning.explanation_parts import (
     node_verdicts,
     nodes_of,
 )
+from scheduler.services.planning.failing_plugins import leaving_out_failing
 from scheduler.services.planning.forecasts import Record, StartRange, range_now, record
 from scheduler.services.planning.hypothetical import hypothetical_of
 from scheduler.services.planning.preview_victims import Victim, victims_of, words_of
@@ -111,6 +112,10 @@ def preview_job(*, payload: Mapping[str, Any], by: User) -> Preview:
     except MusterError as error:
         return _refused(error)
     loaded = snapshot_of_now(spec.queue.cluster_id, spec.project.pk, named=bool(spec.affinity.get("jobs")))
+    return leaving_out_failing(loaded, lambda left: _preview_of(spec, by, left))
+
+
+def _preview_of(spec: JobSpec, by: User, loaded: Loaded) -> Preview:
     job = _planned(loaded, hypothetical_of(spec, by))
     found = Preview(
         verdict="",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
@@ -15,7 +16,10 @@ from infra.times_in_text import written
 from scheduler import outbox
 from scheduler.models import ArtifactUpload, Job, KeptResult, LeaveReason, Node, Queue
 from scheduler.state.db.sql import int_array, run
+from scheduler.state.db.task_numbers import assigned_at
 from scheduler.state.settle.events import Event, write_events
+
+log = structlog.get_logger(__name__)
 
 MIB: Final = 1024 * 1024
 
@@ -29,6 +33,13 @@ class Reported(NamedTuple):
     files: int
     size: int
     whole: bool
+    #: The number of its task; 0 where its node does not say it.
+    task: int = 0
+
+    @property
+    def name(self) -> tuple[int, ...]:
+        """What the node is to know it by: job, epoch, rank and, where it has said that, task."""
+        return self[:3] if self.task == 0 else (*self[:3], self.task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +75,26 @@ def _policy(days: int | None, job_mib: int | None, until_fetched: bool | None) -
 
 
 @transaction.atomic
-def take_kept(
-    *, node: Node, first: int, last: int, reported: Sequence[Reported]
-) -> list[tuple[int, int, int]]:
+def take_kept(*, node: Node, first: int, last: int, reported: Sequence[Reported]) -> list[tuple[int, ...]]:
     """Take over all kept folders of a node of the jobs from `first` to `last`; answers those to remove.
 
     Folders that the node does not report any more have left. Folders of tasks that never ran there, or whose job is
-    gone, are to be removed. The same report again changes nothing.
+    gone, are to be removed; those of tasks that the database does not know, since it was restored from a backup or
+    has let their jobs go, only after `UNKNOWN_DAYS` or as long as the site keeps results. The same report again
+    changes nothing.
     """
     run("SELECT pg_advisory_xact_lock(%s, %s)", [_LOCK, node.pk % 2**31])
     now = timezone.now()
-    rows = run(_OWNERS, [*_columns(reported, "job", "epoch", "rank"), node.pk])
-    ours = {(job, epoch, rank): rest for job, epoch, rank, *rest in rows}
+    rows = run(_OWNERS, [*_columns(reported, "job", "epoch", "rank", "task"), node.pk])
+    owners = {(job, epoch, rank, task): rest for job, epoch, rank, task, *rest in rows}
+    ours = {one[:3]: owners[*one[:3], one.task] for one in reported if (*one[:3], one.task) in owners}
+    strange = [one for one in reported if (*one[:3], one.task) not in owners]
+    reported = [one for one in reported if (*one[:3], one.task) in owners]
     known = {
         (kept.job_id, kept.epoch, kept.rank): kept
         for kept in KeptResult.objects.filter(node=node, left_at=None, job_id__gte=first, job_id__lte=last)
     }
-    fresh = [one for one in reported if one[:3] in ours and one[:3] not in known]
+    fresh = [one for one in reported if one[:3] not in known]
     notices = [_kept(one, node, ours[one[:3]], now) for one in fresh]
     _mark_left([kept for key, kept in known.items() if key not in {one[:3] for one in reported}], now)
     if fresh:
@@ -88,18 +102,42 @@ def take_kept(
         outbox.announce_many({outbox.job_topic(one.job) for one in fresh})
     write_events([notice for notice in notices if notice is not None], at=now)
     due = {key for key, kept in known.items() if kept.leaves_at is not None and kept.leaves_at <= now}
-    return [one[:3] for one in reported if one[:3] not in ours or one[:3] in due]
+    return [one.name for one in reported if one[:3] in due] + _to_remove(strange, now)
+
+
+#: For how many days the folders of tasks that the database does not know stay, where results stay without limit.
+UNKNOWN_DAYS: Final = 30
+
+
+def _to_remove(strange: Sequence[Reported], now: datetime) -> list[tuple[int, ...]]:
+    """Of folders that are no results of this node: those of other nodes' tasks, and old ones of unknown tasks."""
+    known = (
+        {row[0] for row in run(_KNOWN_TASKS, [int_array(one.task for one in strange)])} if strange else set()
+    )
+    days = settings.MUSTER_KEEP_RESULTS_DAYS or UNKNOWN_DAYS
+    kept = [
+        one
+        for one in strange
+        if one.task and one.task not in known and now - assigned_at(one.task) < timedelta(days=days)
+    ]
+    if kept:
+        log.warning("unknown_results_kept", folders=len(kept), jobs=sorted({one.job for one in kept})[:20])
+    return [one.name for one in strange if one not in kept]
+
+
+_KNOWN_TASKS: Final = "SELECT id FROM scheduler_task WHERE id = ANY(%s::bigint[])"
 
 
 #: Class of the advisory locks on the kept results of a node.
 _LOCK: Final = 0x4B52
 #: Whose these tasks of the node are, what their queues say of results, and whether their jobs ask for artefacts.
 _OWNERS: Final = """
-SELECT v.job, v.epoch, v.rank, job.user_id, q.results_days, q.results_job_mib, q.results_until_fetched,
+SELECT v.job, v.epoch, v.rank, v.task, job.user_id, q.results_days, q.results_job_mib, q.results_until_fetched,
     request.artifacts <> '[]'
-FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) AS v(job, epoch, rank)
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) AS v(job, epoch, rank, task)
     JOIN scheduler_attempt a ON a.job_id = v.job AND a.epoch = v.epoch
     JOIN scheduler_task t ON t.attempt_id = a.id AND t.rank = v.rank AND t.node_id = %s
+        AND v.task IN (0, t.id)
     JOIN scheduler_job job ON job.number = v.job JOIN scheduler_jobrequest request ON request.number = v.job
     JOIN scheduler_queue q ON q.id = job.queue_id
 """

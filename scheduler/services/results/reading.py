@@ -47,6 +47,8 @@ class Folder:
     rank: int
     node: Node
     kept: KeptResult | None
+    #: The number of the task.
+    task: int
     last_seen_at: datetime | None
 
     @property
@@ -84,15 +86,19 @@ def folders_of(job: Job, *, by: User) -> list[Folder]:
     nodes = {one.node_id for one in kept} | {task.node_id for task in running}
     seen = dict(NodeHeartbeat.objects.filter(node_id__in=nodes).values_list("node_id", "last_seen_at"))
     found = [
-        Folder(job.number, task.attempt.epoch, task.rank, task.node, None, seen.get(task.node_id))
+        Folder(job.number, task.attempt.epoch, task.rank, task.node, None, task.pk, seen.get(task.node_id))
         for task in running
     ]
     there = {(one.epoch, one.rank) for one in found}
+    numbers = _task_numbers(job) if kept else {}
     found += [
-        Folder(job.number, one.epoch, one.rank, one.node, one, seen.get(one.node_id))
+        Folder(
+            job.number, one.epoch, one.rank, one.node, one, numbers.get((one.epoch, one.rank), 0),
+            seen.get(one.node_id),
+        )
         for one in kept
         if (one.epoch, one.rank) not in there
-    ]
+    ]  # fmt: skip
     return sorted(found, key=lambda one: (-one.epoch, one.rank))
 
 
@@ -101,6 +107,12 @@ def _running(job: Job) -> list[Task]:
         attempt__job=job, attempt__epoch=job.epoch, state__in=_HAVE_FOLDERS
     )
     return list(tasks)
+
+
+def _task_numbers(job: Job) -> dict[tuple[int, int], int]:
+    """By epoch and rank, the numbers of the job's tasks."""
+    rows = Task.objects.filter(attempt__job=job).values_list("attempt__epoch", "rank", "pk")
+    return {(epoch, rank): task for epoch, rank, task in rows}
 
 
 def folder_of(job: Job, *, by: User, epoch: int | None = None, rank: int | None = None) -> Folder:
@@ -211,7 +223,7 @@ def _ask_read(folder: Folder, files: Sequence[tuple[str, int, int, str]]) -> str
 def _ask(folder: Folder, request: dict[str, Any]) -> str:
     if not folder.node_answers:
         raise away(folder)
-    whose = {"job": folder.job, "epoch": folder.epoch, "rank": folder.rank}
+    whose = {"job": folder.job, "epoch": folder.epoch, "rank": folder.rank, "task": folder.task}
     return node_files.ask(folder.node.pk, {**whose, **request})
 
 

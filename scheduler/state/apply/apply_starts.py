@@ -26,6 +26,7 @@ from scheduler.state.apply.apply_sql import PLANNED_STATES, insert_events_of_kin
 from scheduler.state.apply.refusals import JOB_CHANGED, REFUSED_BY_CONSTRAINT, Refusal
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Rows, Statement, int_array
+from scheduler.state.db.task_numbers import NEXT_TASK
 from scheduler.state.ledger import ledger
 from scheduler.state.ledger.ledger import Books
 from scheduler.state.load import locked_snapshot
@@ -298,15 +299,18 @@ FROM {_ALLOCATIONS.source}
 """
 
 
+_INSERT_TASKS: Final = f"""
+INSERT INTO scheduler_task (id, attempt_id, rank, node_id, state, end_text)
+SELECT {NEXT_TASK.replace("%", "%%")}, attempt_id, rank, node_id, %s, ''
+FROM unnest(%s::bigint[], %s::int[], %s::bigint[]) AS t(attempt_id, rank, node_id)
+"""
+
+
 def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int]) -> Statement:
     """What each rank runs on."""
     placed = [(attempts[start.job_id], p) for start in starts for p in start.placements]
     return (
-        """
-        INSERT INTO scheduler_task (attempt_id, rank, node_id, state, end_text)
-        SELECT attempt_id, rank, node_id, %s, ''
-        FROM unnest(%s::bigint[], %s::int[], %s::bigint[]) AS t(attempt_id, rank, node_id)
-        """,
+        _INSERT_TASKS,
         [
             TaskState.ASSIGNED.value,
             int_array(attempt for attempt, _ in placed),

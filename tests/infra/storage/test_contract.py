@@ -58,16 +58,19 @@ def test_what_was_stored_comes_back_byte_for_byte(storage: Storage, size: int) -
     assert list(storage.list("jobs/")) == [("jobs/1/a", size)]
 
 
-def test_any_range_is_read(storage: Storage) -> None:
+def test_any_range_is_read(storage: Storage, request: pytest.FixtureRequest) -> None:
     body = some_bytes(3 * CHUNK_BYTES + 77)
     put(storage, "a", body)
     edges = sorted({0, 1, len(body) - 1, len(body), len(body) + 9} | {
         CHUNK_BYTES * n + d for n in (1, 2, 3) for d in (-1, 0, 1)
     })  # fmt: skip
 
-    for offset in edges:
+    lengths = (0, 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 5, len(body))
+    # Each request to a bucket takes a hundred times as long as a look into a folder: two lengths at each edge there.
+    in_a_folder = "bucket" not in request.node.callspec.id
+    for number, offset in enumerate(edges):
         assert get(storage, "a", offset) == body[offset:], offset
-        for length in (0, 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 5, len(body)):
+        for length in lengths if in_a_folder else (lengths[number % 5], lengths[(number + 2) % 5]):
             assert get(storage, "a", offset, length) == body[offset : offset + length], (offset, length)
 
 

@@ -33,6 +33,7 @@ from scheduler.models import (
     RetentionRun,
     SchedulerProfile,
     Task,
+    UnknownTask,
 )
 from tests.support.factories import (
     AdminFactory,
@@ -57,6 +58,7 @@ from tests.support.factories import (
     RetentionRunFactory,
     SchedulerProfileFactory,
     TaskFactory,
+    UnknownTaskFactory,
     UserFactory,
 )
 
@@ -76,6 +78,7 @@ FACTORIES: dict[type[Model], Any] = {
     Node: NodeFactory,
     Partition: PartitionFactory,
     PolicyFault: PolicyFaultFactory,
+    UnknownTask: UnknownTaskFactory,
     PriorityClass: PriorityClassFactory,
     Queue: QueueFactory,
     Reservation: ReservationFactory,

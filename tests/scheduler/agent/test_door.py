@@ -218,6 +218,9 @@ def test_broken_bodies_are_refused(world: World, call: Caller) -> None:
     assert call("agent/sync", SYNC | {"boot_id": "\ud800"}, key)[0] == 400
     odd = MACHINE | {"labels": {"a": "b\0"}, "agent_version": "\0"}
     assert call("agent/sync", SYNC | {"inventory": odd}, key)[0] == 422
+    assert call("agent/sync", SYNC | {"inventory": odd}, key + "x")[0] == 401, (
+        "first the key, then what it says"
+    )
     assert call("agent/sync", SYNC, "\u00e9\u00ff")[0] == 401
     assert call("agent/sync", None, key, raw=b" " * (8 * 1024 * 1024 + 1))[0] == 413
     bomb = gzip.compress(b" " * (64 * 1024 * 1024))

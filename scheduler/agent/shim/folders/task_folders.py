@@ -84,18 +84,24 @@ class TaskFolders:
         elif has_script:
             os.unlink(folder + "/script")
         whose = read_folder_name(os.path.basename(folder))
-        if whose is not None and whose.epoch > 1 and (earlier := self._earlier(folder, ended())):
+        if whose is not None and whose.epoch > 1 and (earlier := self._earlier(order, ended())):
             self._take_over(earlier, folder)
 
-    def _earlier(self, folder: str, ended: Iterable[str]) -> str | None:
-        """The folder of the job's last attempt before this one, of the same rank, that is here and not in use."""
-        whose = read_folder_name(os.path.basename(folder))
+    def _earlier(self, order: TaskOrder, ended: Iterable[str]) -> str | None:
+        """The folder of the job's last attempt before this one, of the same rank, that is here and not in use.
+
+        One of a task before the job's first is of another job, which had the number before the database was restored.
+        """
+        whose = read_folder_name(os.path.basename(order["folder"]))
         assert whose is not None
+        first_task = order.get("first_task", 0)
         kept = [f"{self._results}/{name}" for name in _names_in(self._results)]
         found = []
         for path in (*kept, *ended):
             one = read_folder_name(os.path.basename(path))
-            if one and (one.job, one.rank) == (whose.job, whose.rank) and one.epoch < whose.epoch:
+            if one is None or one.task < first_task:
+                continue
+            if (one.job, one.rank) == (whose.job, whose.rank) and one.epoch < whose.epoch:
                 found.append((one.epoch, path))
         return max(found)[1] if found else None
 
@@ -197,7 +203,8 @@ def _holds_results(folder: str) -> bool:
     except OSError:
         return False
     try:
-        return next(os.scandir(work), None) is not None
+        with os.scandir(work) as entries:
+            return next(entries, None) is not None
     except OSError:
         return True
     finally:

@@ -343,3 +343,26 @@ def test_an_access_list_is_not_handed_on(tmp_path: Path) -> None:
 
     assert list((tmp_path / "spare").iterdir()) == []
     assert subprocess.run(["ls", str(tmp_path / "tasks")], capture_output=True, check=True).stdout == b""
+
+
+def test_the_next_attempt_goes_on_in_no_folder_of_another_job_that_had_its_number(tmp_path: Path) -> None:
+    """The database was restored and gives its numbers again; the numbers of tasks are new all the same."""
+    folders = the_folders(tmp_path)
+    for name in ("7-1-0-100-1", "7-1-0-900-1"):
+        folders.give(an_order(tmp_path, name))
+        (tmp_path / "tasks" / name / "work/diary").write_text(name)
+        folders.take_back(str(tmp_path / "tasks" / name))
+    kept = tmp_path / "results"
+    assert sorted(os.listdir(kept)) == ["7-1-0-100-1", "7-1-0-900-1"]
+
+    order = an_order(tmp_path, "7-2-0-950-2")
+    order["first_task"] = 900
+    folders.give(order)
+    (kept / "7-1-0-900-1").mkdir(exist_ok=True)  # as if the first attempt's were gone
+    another = an_order(tmp_path, "7-3-0-960-3")
+    another["first_task"] = 901
+    folders.give(another)
+
+    assert (tmp_path / "tasks/7-2-0-950-2/work/diary").read_text() == "7-1-0-900-1"
+    assert (kept / "7-1-0-100-1/work/diary").read_text() == "7-1-0-100-1"
+    assert os.listdir(tmp_path / "tasks/7-3-0-960-3/work") == []

@@ -139,6 +139,30 @@ def test_bytes_that_are_not_what_the_manifest_says_are_no_checkpoint(site: Site)
     assert (row.state, site.objects()) == ("failed", [])
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_large_checkpoint_is_read_back_a_bounded_time_at_a_call(site: Site, damaged: bool) -> None:
+    """No call keeps a thread of the storage for as long as all of it takes, and each goes on where the last stopped."""
+    data = bytes(3 * PIECE_BYTES)
+    id = site.begin("big", len(data))
+    site.send(id, "big", data, finish=False)
+    if damaged:
+        (last,) = [path for path in site.folder.rglob("*") if path.name.endswith("2") and path.is_file()]
+        last.write_bytes(last.read_bytes()[:-1] + b"x")
+
+    def finish() -> str:
+        return receive.finish(node=site.portal.n1, checkpoint=id, manifest=manifest("big", data), seconds=0)
+
+    answers = []
+    while (answer := finish()) == "storing":
+        answers.append(answer)
+        assert Checkpoint.objects.get(pk=id).state == "storing"
+        assert len(answers) < 9
+
+    assert len(answers) == 3, "one for each piece"
+    assert answer == ("failed" if damaged else "complete")
+    assert finish() == ("leaving" if damaged else "complete"), "asked again, it reads nothing"
+
+
 def test_a_piece_that_is_missing_or_damaged_on_its_way_is_found(site: Site) -> None:
     id = site.begin("step-1", 7)
     with pytest.raises(InvalidInput, match="checksum"):

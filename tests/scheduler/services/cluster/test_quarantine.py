@@ -68,7 +68,7 @@ def test_a_node_where_jobs_of_three_people_fail_takes_no_more(cluster: Cluster, 
     bad.refresh_from_db()
     good.refresh_from_db()
     assert (bad.draining, bad.in_quarantine, bad.schedulable, good.schedulable) == (True, True, False, True)
-    assert bad.drain_reason == "Jobs of 3 people failed here in 10m, 4 in all"
+    assert bad.drain_reason == "Jobs of 3 people failed here in 10 min, 4 in all"
     assert bad.generation > before
     assert labels.node_label(bad).word == "quarantined"
     assert AuditEvent.objects.get(action="node.quarantine").actor is None

@@ -21,6 +21,9 @@ from scheduler.models import PolicyFault, PriorityClass
 from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.cluster.settings import remove_settings
 from scheduler.services.planning import cycles
+from scheduler.services.planning.explain import explain_job
+from scheduler.services.planning.forecasts import forecast_cluster
+from scheduler.services.planning.job_preview import preview_job
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import SchedulerProfileFactory, UserFactory
 
@@ -199,3 +202,24 @@ def test_a_priority_class_that_a_profile_names_stays(world: SmallWorld) -> None:
     profile.save()
     remove_settings(thing=named, by=admin)
     assert not PriorityClass.objects.filter(pk=named.pk).exists()
+
+
+@pytest.mark.parametrize("where", ["filter", "score", "order"])
+def test_previews_explanations_and_forecasts_go_on_without_a_plugin_that_fails(
+    world: SmallWorld, installed: list[Any], where: str
+) -> None:
+    """Before a cycle has put it out of use: nobody's page may be a 500 until then."""
+    plugin = Faulty(where)
+    installed.append(Point("faulty", plugin))
+    profile_of(world, plugins=["faulty"])
+    waiting = world.job(cpu_millis=65_000)
+
+    request = {"command": "true", "project": world.project.slug, "queue": world.queue.slug, "cpu_cores": 1}
+    found = preview_job(payload=request, by=world.person)
+    explained = explain_job(job=waiting, by=world.person)
+    forecast_cluster(cluster_id=world.cluster.pk)
+
+    assert found.verdict == "starts_now", found.headline
+    assert explained.headline
+    assert plugin.asked >= 2, "they have asked it"
+    assert not PolicyFault.objects.exists(), "only the planner puts a plugin out of use"

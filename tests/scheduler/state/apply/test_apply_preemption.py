@@ -7,12 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from django.db import transaction
 from django.utils import timezone
 
 from accounts.models import User
 from scheduler import metrics
+from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import JobState
 from scheduler.core.plan import Plan, Preempt
 from scheduler.models import Attempt, Job, JobEvent, Node, SchedulerProfile
@@ -26,9 +28,19 @@ from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_plan import Applied
 from scheduler.state.apply.apply_preemption import CheckedPreemption
 from scheduler.state.apply.refusals import VICTIM_CHANGED
+from scheduler.state.lease import leases
+from scheduler.state.lease.leases import HeldLease
+from scheduler.state.load import snapshots
 from tests.backends.conftest import FakeBench
+from tests.scheduler.state.apply.planned import at_once
+from tests.scheduler.state.small import a_queue
 from tests.support.agents import World
-from tests.support.factories import MembershipFactory, OperatorFactory, ProjectFactory, UserFactory
+from tests.support.factories import (
+    MembershipFactory,
+    OperatorFactory,
+    ProjectFactory,
+    UserFactory,
+)
 
 
 @pytest.fixture
@@ -312,3 +324,56 @@ def test_only_a_job_whose_processes_run_can_be_suspended(bench: FakeBench) -> No
 
     assert checked(planned).accepted == ()
     assert checked(replace(planned, mode="requeue")).accepted == (replace(planned, mode="requeue"),)
+
+
+def test_t20_two_queues_that_preempt_one_victim_at_once_stop_it_once_and_one_of_them_starts(
+    bench: FakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Split brain: neither planner sees the other's job, and both have the same job make way for theirs."""
+    world = bench.world
+    Node.objects.filter(name="n2").update(cordoned=True)
+    victim = a_running(bench, **everything(bench))
+    a_queue(world.cluster, "other")
+    rivals = [
+        world.submit(priority=90, **everything(bench)),
+        world.submit(priority=90, queue="other", **everything(bench)),
+    ]
+    loaded = snapshots.load_snapshot(cluster_id=world.cluster.pk)
+    lease = a_lease_of(world.cluster.pk)
+    monkeypatch.setattr(leases, "fence", lambda _: None)
+    plans = []
+    for rival in rivals:
+        mine = np.array([number == rival.number for number in loaded.snapshot.pending.id.tolist()])
+        alone = replace(loaded.snapshot, pending=loaded.snapshot.pending.take(mine))
+        plans.append(plan_cycle(alone, loaded.policy))
+    assert [[one.job_id for one in plan.preempts] for plan in plans] == [[victim.number]] * 2
+
+    def apply(plan: Plan) -> Applied:
+        context = ApplyContext(
+            cluster_id=world.cluster.pk, backend=loaded.backend, snapshot=loaded.snapshot,
+            policy=loaded.policy, lease=lease, at=timezone.now(),
+        )  # fmt: skip
+        with transaction.atomic():
+            return apply_plan.apply_plan(plan, context)
+
+    outcomes = at_once(*[lambda plan=plan: apply(plan) for plan in plans])
+
+    assert sorted(len(outcome.stopped) for outcome in outcomes) == [0, 1]  # type: ignore[attr-defined]
+    attempt = Attempt.objects.get(job=victim)
+    assert attempt.stopped_for in {rival.number for rival in rivals}
+    assert JobEvent.objects.filter(job=victim, kind="job.preempting").count() == 1
+    leases.release(lease)
+    bench.step()
+    bench.settle(victim, "queued")
+    world.plan()
+    states = sorted(Job.objects.get(pk=rival.pk).state for rival in rivals)
+    assert states.count("queued") == 1, states
+    node = Node.objects.get(name="n1")
+    assert node.used_cpu_millis == node.cpu_millis_capacity
+    assert Attempt.objects.live().count() == 1
+
+
+def a_lease_of(cluster_id: int) -> HeldLease:
+    lease = leases.acquire(leases.cluster_scope(cluster_id), holder="us", seconds=60)
+    assert lease is not None
+    return lease

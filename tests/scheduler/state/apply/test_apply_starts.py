@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
 import pytest
-from django.db import connection, connections
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -30,7 +29,7 @@ from scheduler.state.load import snapshots
 from scheduler.state.load.snapshots import Loaded
 from scheduler.state.settle import settle
 from scheduler.state.settle.settle import end_attempt
-from tests.scheduler.state.apply.planned import a_lease, applied, refused, seen_and_planned
+from tests.scheduler.state.apply.planned import a_lease, applied, at_once, refused, seen_and_planned
 from tests.scheduler.state.small import SmallWorld, a_queue, broken_invariants
 from tests.support.factories import OperatorFactory
 
@@ -356,31 +355,6 @@ def test_a_quota_is_not_passed_even_when_the_checks_are_switched_off(
 
 
 # ------------------------------------------------------------------ races
-
-
-def at_once(*calls: Callable[[], object]) -> list[object]:
-    """Run these at the same moment, each with a connection of its own; raises what any of them raised."""
-    gate = threading.Barrier(len(calls))
-    results: list[object] = [None] * len(calls)
-
-    def run(number: int, call: Callable[[], object]) -> None:
-        try:
-            gate.wait()
-            results[number] = call()
-        except Exception as error:
-            results[number] = error
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run, args=(n, call)) for n, call in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    return results
 
 
 def test_t19_two_planners_by_force_start_every_job_once(
