@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from django.conf import settings
 
+from infra.archives import Content, Member
 from infra.errors import Conflict, InvalidInput
 from infra.storage import Damaged, NotStored, Storage, configured_storage, storage_of, storage_setting
 from scheduler.agent.protocol import PIECE_BYTES, CheckpointFile, Manifest
@@ -128,23 +129,52 @@ def _checked(path: str, row: Checkpoint) -> str:
 
 def why_not_whole(row: Checkpoint, manifest: Manifest) -> str:
     """Read all of it back, and compare each file with its checksum; "" where all is well. Raises StorageError."""
-    storage, left = checkpoint_storage(), b""
-    pieces = _pieces(storage, row)
+    source = _Source(_pieces(checkpoint_storage(), row))
     try:
         for file in manifest["files"]:
-            digest, missing = hashlib.sha256(), file["size"]
-            while missing:
-                left = left or next(pieces, b"")
-                if not left:
-                    return "Pieces of it are missing."
-                part, left = left[:missing], left[missing:]
-                digest.update(part)
-                missing -= len(part)
-            if digest.hexdigest() != file["sha256"]:
-                return f"The checksum of {file['path'][:100]} is wrong."
+            for _ in source.take(file):
+                pass
     except (NotStored, Damaged) as error:
         return f"Pieces of it are missing or damaged: {error.message}"
     return ""
+
+
+def content_of(row: Checkpoint, manifest: Manifest) -> Content:
+    """Its folders and files with their bytes, for an archive; each file is compared with its checksum meanwhile.
+
+    Raises Damaged and StorageError, before the last byte of a file that is not what was stored.
+    """
+    for folder in manifest["folders"]:
+        yield _member(row, folder, is_folder=True), iter(())
+    source = _Source(_pieces(checkpoint_storage(), row))
+    for file in manifest["files"]:
+        yield _member(row, file["path"], file["size"]), source.take(file)
+
+
+def _member(row: Checkpoint, text: str, size: int = 0, *, is_folder: bool = False) -> Member:
+    path = b"/".join(decode_path(text))
+    return Member(path, text if "\\" in text else path.decode(), row.taken_at, size, is_folder)
+
+
+class _Source:
+    """The bytes of one file after the other, out of pieces that know no files."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._left = pieces, b""
+
+    def take(self, file: CheckpointFile) -> Iterator[bytes]:
+        """The bytes of the next file; raises Damaged."""
+        digest, missing = hashlib.sha256(), file["size"]
+        while missing:
+            self._left = self._left or next(self._pieces, b"")
+            if not self._left:
+                raise Damaged(f"{file['path'][:100]} is cut short.")
+            part, self._left = self._left[:missing], self._left[missing:]
+            digest.update(part)
+            missing -= len(part)
+            if not missing and digest.hexdigest() != file["sha256"]:
+                raise Damaged(f"The checksum of {file['path'][:100]} is wrong.")
+            yield part
 
 
 def _pieces(storage: Storage, row: Checkpoint) -> Iterator[bytes]:
