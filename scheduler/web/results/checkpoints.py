@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.contrib import messages
@@ -18,7 +18,7 @@ from accounts.models import User
 from accounts.web.pages import page, reader
 from infra.plain_text import reason_of
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Job
+from scheduler.models import CheckpointState, Job
 from scheduler.models.results.checkpoint_policy import policy_of
 from scheduler.selectors import job_by_ref
 from scheduler.services.checkpoints.removal import remove_checkpoint
@@ -32,6 +32,8 @@ from scheduler.services.checkpoints.verbs import (
 )
 from scheduler.web.results.working_folder import wanted_kind
 
+_GONE: Final = (CheckpointState.LEAVING, CheckpointState.REMOVED)
+
 
 def checkpoints_shown(job: Job, user: User) -> dict[str, Any]:
     """What the tab of results shows of a job's checkpoints; nothing for a job that makes none."""
@@ -40,7 +42,8 @@ def checkpoints_shown(job: Job, user: User) -> dict[str, Any]:
     rows = checkpoints_of(job, by=user)
     return {
         "checkpoint_policy": policy_of(job.checkpoint),
-        "checkpoints": rows,
+        "checkpoints": [row for row in rows if row.state not in _GONE],
+        "checkpoints_gone": [row for row in rows if row.state in _GONE],
         "checkpoint_missed": "" if rows else missed(job),
         "may_ask_checkpoint": job.state == JobState.RUNNING and permissions.may(user, "edit", job),
         "may_fetch_checkpoints": permissions.may(user, "see_inside", job),

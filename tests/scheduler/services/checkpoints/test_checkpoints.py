@@ -453,6 +453,11 @@ def test_the_page_says_why_there_is_no_checkpoint_and_asks_before_one_is_removed
     assert "handles SIGUSR1" not in shown
     assert f'data-dialog="remove-checkpoint-{row.pk}"' in shown
     assert f'<dialog id="remove-checkpoint-{row.pk}"' in shown
+    removal.remove_checkpoint(job=site.job, checkpoint=row, by=site.cast.owner)
+    shown = client.get(page).content.decode()
+    assert "1 checkpoint that was removed" in shown
+    assert f"Removed by {site.cast.owner.username}." in shown
+    assert f"remove-checkpoint-{row.pk}" not in shown
 
 
 def test_the_page_lists_them_and_takes_one(site: Site, client: Client) -> None:
