@@ -26,6 +26,8 @@ from scheduler.state.lifecycle.transitions import record_event
 
 #: The checkpoints of a job that are listed, the newest.
 MOST_LISTED: Final = 200
+#: Requests without a checkpoint that are looked at for what became of them.
+MOST_MISSED: Final = 20
 #: A request that its node has not answered to after so long is lost: the next one is a new one.
 _UNHEARD_SECONDS: Final = 60.0
 _RUNS: Final = frozenset({JobState.RUNNING, JobState.CHECKPOINTING})
@@ -51,10 +53,10 @@ def checkpoint_of(job: Job, ref: str, *, by: User) -> Checkpoint:
     return found
 
 
-def missed(job: Job) -> str:
-    """What became of the last request for a checkpoint that had none; "" where there was none."""
+def missed(job: Job) -> list[str]:
+    """What became of the last requests for a checkpoint that had none, each answer once, newest first."""
     events = job.events.filter(kind="job.checkpoint_missed").order_by("-id")
-    return str(events.values_list("because", flat=True).first() or "")
+    return list(dict.fromkeys(events.values_list("because", flat=True)[:MOST_MISSED]))
 
 
 def manifest_of(job: Job, ref: str, *, by: User) -> Manifest:

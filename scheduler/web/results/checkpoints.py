@@ -44,7 +44,7 @@ def checkpoints_shown(job: Job, user: User) -> dict[str, Any]:
         "checkpoint_policy": policy_of(job.checkpoint),
         "checkpoints": [row for row in rows if row.state not in _GONE],
         "checkpoints_gone": [row for row in rows if row.state in _GONE],
-        "checkpoint_missed": "" if rows else missed(job),
+        "checkpoint_missed": [] if rows else missed(job),
         "may_ask_checkpoint": job.state == JobState.RUNNING and permissions.may(user, "edit", job),
         "may_fetch_checkpoints": permissions.may(user, "see_inside", job),
         "may_remove_checkpoints": permissions.may(user, "remove_results", job),
