@@ -130,6 +130,11 @@ class Node(models.Model):
         return self.draining and self.drained_by == DRAINED_BY_QUARANTINE
 
     @property
+    def failed_health_check(self) -> bool:
+        """Whether it drains for its own health check, and comes back with it."""
+        return self.draining and self.drained_by == DRAINED_BY_HEALTH_CHECK
+
+    @property
     def drained_by_words(self) -> str:
         """Who drained it, for people."""
         own = {DRAINED_BY_QUARANTINE: "Muster", DRAINED_BY_HEALTH_CHECK: "Muster"}

@@ -17,6 +17,7 @@ from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.models import Allocation, Attempt, Job, LogChunk, Queue, SchedulerProfile, Task
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.services.cluster.nodes import drain_node
+from scheduler.services.cluster.quarantine import apply_health
 from scheduler.services.cluster.queues import pause_queue
 from scheduler.services.results.reading import FileEntry
 from scheduler.web.cluster import clock_words, ends_by
@@ -440,3 +441,15 @@ def test_a_notification_of_one_job_that_was_requeued_thrice_names_the_job_once(a
     assert f"Job {world.job.number} train was requeued 3 times" in page
     assert page.count(f">{world.job.number}</a>") == 1
     assert "Last: " in page
+
+
+def test_a_node_that_failed_its_health_check_says_how_it_comes_back(as_user, world) -> None:
+    apply_health(world.plain, "disk is gone")
+
+    page = as_user(world.cast.operator).get(f"/nodes/{world.plain.pk}/").content.decode()
+
+    assert "Reason: Health check failed: disk is gone" in page
+    assert "comes back by itself when its health check succeeds" in page
+    drain_node(node=world.gpu, by=world.cast.operator, reason="maintenance")
+    other = as_user(world.cast.operator).get(f"/nodes/{world.gpu.pk}/").content.decode()
+    assert "comes back by itself" not in other
