@@ -10,6 +10,7 @@ from urllib.parse import quote
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from infra.archives import Content, archive
 from infra.plain_text import without_hidden
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
@@ -70,6 +71,13 @@ def file_download(
     response["Accept-Ranges"] = "bytes"
     response["ETag"] = f'"{version}"'
     return as_attachment(response, name)
+
+
+def archive_download(content: Content, *, kind: str, name: str) -> HttpResponseBase:
+    """All of it as one `tar` or `zip` file, which is called `name` and its kind."""
+    content_type = "application/zip" if kind == "zip" else "application/x-tar"
+    response = PulledResponse(archive(kind, content), content_type=content_type)
+    return as_attachment(response, f"{name}.{kind}")
 
 
 def as_attachment(response: HttpResponseBase, name: str) -> HttpResponseBase:

@@ -58,12 +58,12 @@ class About:
 KINDS: Final[dict[Kind, About]] = {
     Kind.FAILED: About("Job failed", "A job of yours has failed and is not started again.", mail=True),
     Kind.NEVER_STARTS: About(
-        "Job can never start", "No node, limit or budget will ever have room for it: change the request.", mail=True
+        "Job can never start", "Larger than any node, limit or budget: change the request.", mail=True
     ),
     Kind.ENDED: About("Job completed", "A job of yours has completed.", portal=False),
     Kind.BEGAN: About("Job started", "A job of yours runs.", portal=False),
     Kind.REQUEUED: About("Job requeued", "An attempt failed, or its node was lost, and the job waits again."),
-    Kind.PREEMPTED: About("Job preempted", "A job of yours makes room for another one."),
+    Kind.PREEMPTED: About("Job preempted", "A job of yours is stopped for another job."),
     Kind.CANCELLED: About("Job cancelled by somebody else", "Somebody else has cancelled a job of yours."),
     Kind.HELD: About("Job held by somebody else", "Somebody else keeps a job of yours from starting."),
     Kind.TIME_LIMIT: About("Time limit near", "80 % of the time limit of a running job are over.", portal=False),

@@ -31,16 +31,23 @@ _OF_THINGS: Final[dict[Kind, tuple[str, str]]] = {
 }
 
 
-def headline(kind: Kind, *, count: int, number: int | None, name: str, of: str, array: bool) -> str:
+def headline(
+    kind: Kind, *, count: int, number: int | None, name: str, of: str, array: bool, jobs: int | None = None
+) -> str:
     """One sentence without a full stop.
 
     `number` and `name` are of the first job; or `name` is that of a node, a reservation or a webhook, or what a notice
     about quotas says. `of` is the name of the project, and `array` says that all jobs are elements of one array.
+    `jobs` is the number of different jobs, where it is known: one that is requeued three times is counted three times.
     """
     if kind in _VERBS:
         one, many = _VERBS[kind]
         if count == 1:
             return f"Job {number} {name} {one}"
+        if jobs is not None and jobs < count:
+            times = f"{count:,} times"
+            what = f"{jobs:,} {'elements of array ' + name if array else 'jobs of ' + of}"
+            return f"Job {number} {name} {one} {times}" if jobs == 1 else f"{what} {many} {times}"
         what = f"{count:,} elements of array {name}" if array else f"{count:,} jobs of {of}"
         return f"{what} {many}"
     if kind == Kind.QUOTA:

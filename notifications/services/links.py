@@ -10,11 +10,17 @@ from notifications.core.wording import headline
 from notifications.models import Bundle
 
 
+def jobs_of(row: Bundle) -> list[int]:
+    """The numbers of its first jobs, each once: a job that is requeued three times is counted three times."""
+    return list(dict.fromkeys(row.jobs))
+
+
 def title_of(row: Bundle) -> str:
     """The headline of a notification or message."""
     return headline(
         Kind(row.kind), count=row.count, number=row.jobs[0] if row.jobs else None, name=row.name,
         of=row.project.name if row.project else "this site", array=is_array(row.group_key),
+        jobs=len(jobs_of(row)) if row.count == len(row.jobs) else None,
     )  # fmt: skip
 
 
@@ -29,7 +35,7 @@ def link_of(row: Bundle) -> str:
         return reverse("quota")
     if about in ("reservations", "cluster"):
         return reverse("cluster")
-    if row.count == 1 and row.jobs:
+    if len(jobs_of(row)) == 1 and row.count == len(row.jobs):
         return reverse("job", args=[row.jobs[0]])
     if row.jobs:
         return reverse("jobs")

@@ -23,7 +23,7 @@ from django.utils import timezone
 
 from notifications.core.backoff import wait_seconds
 from notifications.models import Mail, MailState, Notification
-from notifications.services.links import link_of, title_of
+from notifications.services.links import jobs_of, link_of, title_of
 from notifications.services.occurrences import mail_is_on
 
 log = structlog.get_logger(__name__)
@@ -117,6 +117,7 @@ def message_of(row: Notification, *, connection: object = None) -> EmailMultiAlt
     words = {
         "title": title,
         "row": row,
+        "jobs": jobs_of(row),
         "more": row.count - len(row.jobs) if row.count > 1 else 0,
         "url": settings.MUSTER_PUBLIC_URL.rstrip("/") + link if settings.MUSTER_PUBLIC_URL and link else "",
         "settings_url": settings.MUSTER_PUBLIC_URL.rstrip("/") + "/notifications/preferences/"

@@ -50,6 +50,11 @@ def link(row: Bundle) -> str:
 
 
 @register.filter
+def job_numbers(row: Bundle) -> list[int]:
+    return links.jobs_of(row)
+
+
+@register.filter
 def tone(kind: str) -> str:
     return _LOOKS[Kind(kind)][0]
 

@@ -159,7 +159,7 @@ def cores_to_millis(cores: str | int | float) -> int:
     return int(millis)
 
 
-def show_mib(mib: int) -> str:
+def show_mib(mib: float) -> str:
     """`1536` -> `1.5 GiB`: the shortest text that is still exact to a tenth."""
     value, unit = float(mib), "MiB"
     for bigger in ("GiB", "TiB", "PiB"):
@@ -167,6 +167,14 @@ def show_mib(mib: int) -> str:
             break
         value, unit = value / 1024, bigger
     return f"{value:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def show_bytes(size: int) -> str:
+    """`3000000` -> `2.9 MiB`: bytes below 1 KiB, else as `show_mib`."""
+    if size < 1024:
+        return f"{size} byte" if size == 1 else f"{size} bytes"
+    kib = size / 1024
+    return f"{kib:.1f}".removesuffix(".0") + " KiB" if kib < 1023.95 else show_mib(kib / 1024)
 
 
 def show_cpus(millis: int) -> str:

@@ -8,7 +8,7 @@ from django import template
 
 from quotas.core.amounts import BUDGET_WORDS, RESOURCE_WORDS
 from quotas.core.pricing import UNITS
-from quotas.core.resources import show_cpus, show_mib
+from quotas.core.resources import show_bytes, show_cpus, show_mib
 from quotas.models import BudgetResource
 from quotas.services.budget_impact import amount_shown
 
@@ -19,6 +19,12 @@ register = template.Library()
 def mib(value: int | None) -> str:
     """`1536` -> `1.5 GiB`."""
     return "–" if value is None else show_mib(value)
+
+
+@register.filter
+def size(value: int | None) -> str:
+    """Bytes in the units of all other amounts: `3000000` -> `2.9 MiB`."""
+    return "–" if value is None else show_bytes(value)
 
 
 @register.filter

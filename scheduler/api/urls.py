@@ -58,6 +58,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(
         rf"^jobs/{JOB}/artifacts/file$", artifacts.JobArtifactFile.as_view(), name="api-job-artifact-file"
     ),
+    re_path(
+        rf"^jobs/{JOB}/artifacts/archive$",
+        artifacts.JobArtifactArchive.as_view(),
+        name="api-job-artifact-archive",
+    ),
     re_path(rf"^jobs/{JOB}/results$", working_folder.JobResults.as_view(), name="api-job-results"),
     re_path(
         rf"^jobs/{JOB}/results/files$", working_folder.JobResultFiles.as_view(), name="api-job-result-files"
@@ -85,6 +90,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
         rf"^jobs/{JOB}/checkpoints/(?P<checkpoint>[0-9a-f-]{{36}})/manifest$",
         job_checkpoints.JobCheckpointManifest.as_view(),
         name="api-job-checkpoint-manifest",
+    ),
+    re_path(
+        rf"^jobs/{JOB}/checkpoints/(?P<checkpoint>[0-9a-f-]{{36}})/archive$",
+        job_checkpoints.JobCheckpointArchive.as_view(),
+        name="api-job-checkpoint-archive",
     ),
     re_path(rf"^jobs/{JOB}/migrate$", job_checkpoints.MigrateJob.as_view(), name="api-job-migrate"),
     re_path(rf"^jobs/{JOB}/resize$", jobs.ResizeJob.as_view(), name="api-job-resize"),

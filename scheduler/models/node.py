@@ -137,6 +137,11 @@ class Node(models.Model):
         return self.draining and self.drained_by == DRAINED_BY_UNKNOWN_TASKS
 
     @property
+    def failed_health_check(self) -> bool:
+        """Whether it drains for its own health check, and comes back with it."""
+        return self.draining and self.drained_by == DRAINED_BY_HEALTH_CHECK
+
+    @property
     def drained_by_words(self) -> str:
         """Who drained it, for people."""
         return "Muster" if self.drained_by in DRAINED_BY_MUSTER else self.drained_by

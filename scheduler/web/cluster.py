@@ -213,6 +213,7 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         "empty_by": empty_by([ends_by(allocation) for allocation, _ in allocations]),
         "any_fake": any(device.fake for device in devices),
         "isolation": isolation_shown(node.isolation),
+        "clock": clock_words(node.clock_skew_ms),
         "reservations": visible_reservations(user)
         .filter(nodes=node, cancelled_at=None, ends_at__gt=timezone.now(), job=None)
         .select_related("project")
@@ -238,6 +239,14 @@ def ends_by(allocation: Allocation) -> datetime | None:
         return None
     begin = attempt.started_at or allocation.held_at
     return begin + timedelta(seconds=limit, milliseconds=attempt.suspended_ms)
+
+
+def clock_words(skew_ms: int) -> str:
+    """How the clock of a node differs from the server's, of which it is `skew_ms` ahead."""
+    if not skew_ms:
+        return "in sync"
+    apart = f"{abs(skew_ms):,} ms" if abs(skew_ms) < 1000 else f"{abs(skew_ms) / 1000:,.1f} s"
+    return f"{apart} {'ahead of' if skew_ms > 0 else 'behind'} the server"
 
 
 def empty_by(ends: Sequence[datetime | None]) -> datetime | None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
-from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -20,6 +19,7 @@ from accounts.models import User
 from accounts.templatetags.ui import duration
 from accounts.web.pages import page, reader
 from infra.plain_text import reason_of
+from quotas.core.resources import show_bytes
 from scheduler import labels
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
@@ -92,7 +92,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
     context: dict[str, Any] = {
         "job": job,
         "label": labels.job_label(job),
-        "sentence": sentence(job),
+        "sentence": _running_on(job) or sentence(job),
         "tab": tab,
         "tabs": TABS.items(),
         "steps": steps(job),
@@ -102,8 +102,6 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
     }
     if tab == "overview":
         context |= _holdings(job) | {"env": env_shown_to(user, job)}
-        if job.state == JobState.RUNNING:
-            context["sentence"] = _running_on(context["allocation_rows"]) or context["sentence"]
     elif tab == "why":
         context |= _why(job, user)
         if context["found"].start is not None:
@@ -152,9 +150,12 @@ def sentence(job: Job) -> str:
     return labels.JOB_STATES[JobState(job.state)].help.capitalize() + "."
 
 
-def _running_on(rows: list[Any]) -> str:
-    """`Running on node-1, node-2 and 3 more nodes.`, from the rows of the placement."""
-    names = list(dict.fromkeys(allocation.node.name for allocation, _, _ in rows))
+def _running_on(job: Job) -> str:
+    """`Running on node-1, node-2 and 3 more nodes.`; "" for a job that does not run."""
+    if job.state != JobState.RUNNING:
+        return ""
+    held = Allocation.objects.filter(attempt__job=job, attempt__epoch=job.epoch).order_by("rank")
+    names = list(dict.fromkeys(held.values_list("node__name", flat=True)[:MOST_TASKS]))
     more = f" and {len(names) - 3} more nodes" if len(names) > 3 else ""
     return f"Running on {', '.join(names[:3])}{more}." if names else ""
 
@@ -253,10 +254,10 @@ def _log(job: Job, stream: str, whole_page: bool) -> dict[str, Any]:
 def _why_empty(job: Job, piece: LogSlice) -> str:
     """What stands where the log will be, as long as nothing of it is here."""
     if piece.awaited_bytes:
-        size = filesizeformat(piece.awaited_bytes)
+        size = show_bytes(piece.awaited_bytes)
         return f"Not complete yet: the node is still sending {size} of output."
     if piece.lost_bytes:
-        return f"The node never sent {filesizeformat(piece.lost_bytes)} of output."
+        return f"The node never sent {show_bytes(piece.lost_bytes)} of output."
     if job.is_terminal:
         return "The job printed no output."
     return "No output has arrived yet." if job.started_at else "No output yet: the job has not started."

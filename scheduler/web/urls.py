@@ -27,6 +27,7 @@ urlpatterns = [
     path("jobs/<int:number>/", job.show, name="job"),
     path("jobs/<int:number>/log/", job.download_log, name="job-log"),
     path("jobs/<int:number>/artifacts/file/", artifacts.file, name="job-artifact-file"),
+    path("jobs/<int:number>/artifacts/archive/", artifacts.archive, name="job-artifact-archive"),
     path("jobs/<int:number>/artifacts/remove/", artifacts.remove, name="job-artifacts-remove"),
     path("jobs/<int:number>/results/file/", working_folder.file, name="job-result-file"),
     path("jobs/<int:number>/results/archive/", working_folder.archive, name="job-result-archive"),
@@ -35,6 +36,11 @@ urlpatterns = [
         "jobs/<int:number>/checkpoints/<uuid:checkpoint>/remove/",
         checkpoints.remove,
         name="job-checkpoint-remove",
+    ),
+    path(
+        "jobs/<int:number>/checkpoints/<uuid:checkpoint>/archive/",
+        checkpoints.archive,
+        name="job-checkpoint-archive",
     ),
     path(
         "jobs/<int:number>/checkpoints/<uuid:checkpoint>/manifest/",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.http.response import HttpResponseBase
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
@@ -12,6 +13,7 @@ from rest_framework.response import Response
 from accounts.api.once import KEY
 from scheduler.api.base import once, person
 from scheduler.api.jobs import JobView, ReasonBodySerializer, reason_of
+from scheduler.api.results.binary import ARCHIVE_ANSWERS, KIND, kind_of
 from scheduler.api.serializers import JobSerializer, moment
 from scheduler.models import Checkpoint, CheckpointReason, CheckpointState
 from scheduler.services.checkpoints.removal import remove_checkpoint
@@ -20,6 +22,7 @@ from scheduler.services.checkpoints.verbs import (
     ask_checkpoint,
     checkpoint_of,
     checkpoints_of,
+    download_checkpoint,
     manifest_of,
     migrate_job,
 )
@@ -139,6 +142,22 @@ class JobCheckpointManifest(JobView):
     def get(self, request: Request, ref: str, checkpoint: str) -> Response:
         """Its files with sizes and checksums, for one that is complete."""
         return Response(manifest_of(self.find(request, ref), checkpoint, by=person(request)))
+
+
+class JobCheckpointArchive(JobView):
+    """`/jobs/{id}/checkpoints/{checkpoint}/archive`"""
+
+    serializer_class: Any = CheckpointSerializer
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(operation_id="jobs_checkpoint_archive", parameters=[KIND], responses=ARCHIVE_ANSWERS)
+    def get(self, request: Request, ref: str, checkpoint: str) -> HttpResponseBase:
+        """Its files as one, for the owner of the job and leads of its project.
+
+        Checksums are compared on the way: a connection that breaks before its end was no whole file.
+        """
+        job, by = self.find(request, ref), person(request)
+        return download_checkpoint(job, checkpoint, by=by, kind=kind_of(request))
 
 
 class MigrateJob(JobView):

@@ -6,8 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.http.response import HttpResponseBase
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,9 +14,16 @@ from rest_framework.response import Response
 from scheduler.api.base import body_of, person
 from scheduler.api.job_reads import bad_query, query_integer
 from scheduler.api.jobs import JobView, ReasonBodySerializer
+from scheduler.api.results.binary import ARCHIVE_ANSWERS, FILE_ANSWERS, KIND, RANGE, kind_of
 from scheduler.api.serializers import moment
 from scheduler.models import Artifact, ArtifactUpload, UploadState
-from scheduler.services.artifacts.reading import MOST_LISTED, artifact_of, artifacts_of, download_artifact
+from scheduler.services.artifacts.reading import (
+    MOST_LISTED,
+    artifact_of,
+    artifacts_of,
+    download_artifact,
+    download_artifacts,
+)
 from scheduler.services.artifacts.removal import remove_artifacts
 
 MOST_ID: int = 2**63 - 1
@@ -143,13 +149,9 @@ class JobArtifactFile(ArtifactsView):
         operation_id="jobs_artifacts_file",
         parameters=[
             OpenApiParameter("id", int, required=True, description="As the list of artefacts says."),
-            OpenApiParameter("Range", str, OpenApiParameter.HEADER, description="One range of bytes."),
+            RANGE,
         ],
-        responses={
-            (200, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY, "The bytes of the file."),
-            (206, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY, "The range of them."),
-            416: OpenApiResponse(description="The range is outside of the file."),
-        },
+        responses=FILE_ANSWERS,
     )
     def get(self, request: Request, ref: str) -> HttpResponseBase:
         """One file, byte for byte; `ETag` is its SHA-256, and `Range` goes on with one that was interrupted."""
@@ -158,3 +160,15 @@ class JobArtifactFile(ArtifactsView):
             raise bad_query("id", "Name the file by its id in the list of artefacts.")
         artifact = artifact_of(self.find(request, ref), number, by=person(request))
         return download_artifact(request._request, artifact)
+
+
+class JobArtifactArchive(ArtifactsView):
+    """`/jobs/{id}/artifacts/archive`"""
+
+    @extend_schema(operation_id="jobs_artifacts_archive", parameters=[KIND], responses=ARCHIVE_ANSWERS)
+    def get(self, request: Request, ref: str) -> HttpResponseBase:
+        """All artefacts as one file; a connection that breaks before its end was no whole file.
+
+        Where several tasks or attempts have stored files, those of each are in a folder of their own.
+        """
+        return download_artifacts(self.find(request, ref), by=person(request), kind=kind_of(request))

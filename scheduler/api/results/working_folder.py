@@ -6,15 +6,15 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from django.http.response import HttpResponseBase
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from scheduler.api.base import body_of, person
-from scheduler.api.job_reads import bad_query, query_integer
+from scheduler.api.job_reads import query_integer
 from scheduler.api.jobs import JobView, ReasonBodySerializer
+from scheduler.api.results.binary import ARCHIVE_ANSWERS, FILE_ANSWERS, KIND, RANGE, kind_of
 from scheduler.api.serializers import moment
 from scheduler.models import Job, KeptResult, LeaveReason
 from scheduler.services.results.downloads import download_archive, download_file
@@ -22,7 +22,6 @@ from scheduler.services.results.kept import policy_of
 from scheduler.services.results.reading import Folder, folder_of, folders_of, list_entries
 from scheduler.services.results.removal import remove_results
 
-ARCHIVES: Final = ("tar", "zip")
 MOST_LISTED: Final = 500
 
 ATTEMPT = OpenApiParameter(
@@ -203,13 +202,9 @@ class JobResultFile(ResultsView):
             ATTEMPT,
             RANK,
             OpenApiParameter("path", str, required=True, description=PATH.description),
-            OpenApiParameter("Range", str, OpenApiParameter.HEADER, description="One range of bytes."),
+            RANGE,
         ],
-        responses={
-            (200, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY, "The bytes of the file."),
-            (206, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY, "The range of them."),
-            416: OpenApiResponse(description="The range is outside of the file."),
-        },
+        responses=FILE_ANSWERS,
     )
     def get(self, request: Request, ref: str) -> HttpResponseBase:
         """One file, byte for byte; `Range` goes on with one that was interrupted."""
@@ -222,15 +217,11 @@ class JobResultArchive(ResultsView):
 
     @extend_schema(
         operation_id="jobs_results_archive",
-        parameters=[ATTEMPT, RANK, OpenApiParameter("kind", str, enum=list(ARCHIVES), default="tar")],
-        responses={
-            (200, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY, "A tar or zip file."),
-        },
+        parameters=[ATTEMPT, RANK, KIND],
+        responses=ARCHIVE_ANSWERS,
     )
     def get(self, request: Request, ref: str) -> HttpResponseBase:
         """The whole folder as one file; a connection that breaks before its end was no whole file."""
-        kind = request.query_params.get("kind") or "tar"
-        if kind not in ARCHIVES:
-            raise bad_query("kind", f"Must be one of {', '.join(ARCHIVES)}.")
+        kind = kind_of(request)
         folder = self.folder(request, self.find(request, ref))
         return download_archive(request._request, folder, kind)

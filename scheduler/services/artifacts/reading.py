@@ -12,9 +12,12 @@ from django.utils import timezone
 
 from accounts import permissions
 from accounts.models import User
-from infra.downloads import file_download
+from infra.archives import Content, Member
+from infra.db.connections import unit_of_work
+from infra.downloads import archive_download, file_download
 from infra.errors import NotFound
 from infra.storage import Damaged, Storage, configured_storage
+from scheduler.agent.results.names import decode_path
 from scheduler.models import Artifact, ArtifactUpload, Job
 from scheduler.services.results.downloads import name_of
 
@@ -71,6 +74,46 @@ def download_artifact(request: HttpRequest, artifact: Artifact) -> HttpResponseB
     return file_download(
         request, name=name_of(artifact.path), size=size, version=artifact.sha256, rest_of=read
     )
+
+
+def download_artifacts(job: Job, *, by: User, kind: str) -> HttpResponseBase:
+    """All artefacts of a job as one `tar` or `zip` file; raises NotFound, NotAllowed, StorageError.
+
+    Where several tasks or attempts have stored files, those of each are in a folder of their own.
+    """
+    first = artifacts_of(job, by=by, most=1).files
+    if not first:
+        raise NotFound(
+            f"No artefacts of job {job.number} are stored.",
+            code="no-such-file",
+            way_out="They are stored after the end of the job, and leave by the policy that its page names.",
+        )
+    storage = configured_storage()
+    storage.size(first[0].key)  # what cannot be read is said before the answer begins
+    present = Artifact.objects.present(timezone.now()).filter(job=job).exclude(sha256="")
+    apart = present.order_by().values("epoch", "rank").distinct().count() > 1
+    return archive_download(_content(storage, job.pk, apart), kind=kind, name=f"job-{job.number}-artifacts")
+
+
+def _content(storage: Storage, job: int, apart: bool) -> Content:
+    after = 0
+    while True:
+        with unit_of_work():
+            present = Artifact.objects.present(timezone.now()).filter(job_id=job, pk__gt=after)
+            page = list(present.exclude(sha256="").order_by("pk")[:MOST_LISTED])
+        for one in page:
+            names = [f"attempt-{one.epoch}", f"task-{one.rank}"] if apart else []
+            path = b"/".join([*map(str.encode, names), *decode_path(one.path)])
+            text = "/".join(
+                [*names, one.path if "\\" in one.path else b"/".join(decode_path(one.path)).decode()]
+            )
+            yield (
+                Member(path, text, one.stored_at or timezone.now(), one.size_bytes),
+                _pieces(storage, one, 0, one.size_bytes),
+            )
+        if len(page) < MOST_LISTED:
+            return
+        after = page[-1].pk
 
 
 def _pieces(storage: Storage, artifact: Artifact, start: int, stop: int) -> Iterator[bytes]:

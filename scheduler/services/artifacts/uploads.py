@@ -21,11 +21,11 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Sum
-from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
 
 from infra.errors import Conflict, MusterError, NotFound
 from infra.storage import Storage, configured_storage
+from quotas.core.resources import show_bytes, show_mib
 from scheduler import outbox
 from scheduler.agent.results.patterns import FilePattern
 from scheduler.core.lifecycle import JobState
@@ -169,7 +169,7 @@ def _store_files(storage: Storage, upload: ArtifactUpload, folder: Folder, texts
             outcome.left_out.append(f"Only the first {MOST_FILES:,} files were stored.")
             break
         if room is not None and outcome.size + entry.size_bytes > room:
-            limit = filesizeformat(settings.MUSTER_ARTIFACTS_JOB_MIB * MIB)
+            limit = show_mib(settings.MUSTER_ARTIFACTS_JOB_MIB)
             outcome.left_out.append(
                 f"{entry.path[:100]} and what comes after it: a job stores {limit} at most "
                 "(MUSTER_ARTIFACTS_JOB_MIB)."
@@ -290,7 +290,7 @@ def _fail(upload: ArtifactUpload, message: str) -> None:
 
 def _event(upload: ArtifactUpload, outcome: _Outcome) -> Event:
     text = f"{outcome.stored} {'file' if outcome.stored == 1 else 'files'} stored as artefacts, "
-    text += filesizeformat(outcome.size).replace("\xa0", " ")
+    text += show_bytes(outcome.size)
     if outcome.left_out:
         text += f"; {' '.join(outcome.left_out)}"
     return Event(upload.job_id, upload.epoch, "job.artifacts_stored", text[:500])

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from django.conf import settings
 
+from infra.archives import Content, Member
 from infra.errors import Conflict, InvalidInput
 from infra.storage import Damaged, NotStored, Storage, configured_storage, storage_of, storage_setting
 from scheduler.agent.protocol import PIECE_BYTES, CheckpointFile, Manifest
@@ -153,29 +154,11 @@ class Check:
         return True
 
     def _read(self, storage: Storage) -> Iterator[None]:
-        """A step for each piece."""
-        numbers, left = iter(range(pieces_of(self._row))), b""
+        """A step for each part that was read."""
+        source = _Source(_pieces(storage, self._row))
         for file in self.manifest["files"]:
-            digest, missing = hashlib.sha256(), file["size"]
-            while missing:
-                if not left:
-                    number = next(numbers, None)
-                    left = _piece_of(storage, self._row, number) if number is not None else b""
-                    yield
-                if not left:
-                    self.why = "Pieces of it are missing."
-                    return
-                part, left = left[:missing], left[missing:]
-                digest.update(part)
-                missing -= len(part)
-            if digest.hexdigest() != file["sha256"]:
-                self.why = f"The checksum of {file['path'][:100]} is wrong."
-                return
-
-
-def _piece_of(storage: Storage, row: Checkpoint, number: int) -> bytes:
-    with storage.open(_piece_key(row, number)) as stored:
-        return stored.read()
+            for _ in source.take(file):
+                yield
 
 
 #: Checks that a later call goes on with, the newest last; another process, or one that has forgotten, begins anew.
@@ -197,3 +180,49 @@ def check_whole(row: Checkpoint, manifest: Manifest, *, seconds: float = math.in
     while len(_under_way) > _MOST_UNDER_WAY:
         _under_way.pop(next(iter(_under_way)), None)
     return None
+
+
+def content_of(row: Checkpoint, manifest: Manifest) -> Content:
+    """Its folders and files with their bytes, for an archive; each file is compared with its checksum meanwhile.
+
+    Raises Damaged and StorageError, before the last byte of a file that is not what was stored.
+    """
+    for folder in manifest["folders"]:
+        yield _member(row, folder, is_folder=True), iter(())
+    source = _Source(_pieces(checkpoint_storage(), row))
+    for file in manifest["files"]:
+        yield _member(row, file["path"], file["size"]), source.take(file)
+
+
+def _member(row: Checkpoint, text: str, size: int = 0, *, is_folder: bool = False) -> Member:
+    path = b"/".join(decode_path(text))
+    return Member(path, text if "\\" in text else path.decode(), row.taken_at, size, is_folder)
+
+
+class _Source:
+    """The bytes of one file after the other, out of pieces that know no files."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._left = pieces, b""
+
+    def take(self, file: CheckpointFile) -> Iterator[bytes]:
+        """The bytes of the next file; raises Damaged."""
+        digest, missing = hashlib.sha256(), file["size"]
+        if not missing and digest.hexdigest() != file["sha256"]:
+            raise Damaged(f"The checksum of {file['path'][:100]} is wrong.")
+        while missing:
+            self._left = self._left or next(self._pieces, b"")
+            if not self._left:
+                raise Damaged(f"{file['path'][:100]} is cut short.")
+            part, self._left = self._left[:missing], self._left[missing:]
+            digest.update(part)
+            missing -= len(part)
+            if not missing and digest.hexdigest() != file["sha256"]:
+                raise Damaged(f"The checksum of {file['path'][:100]} is wrong.")
+            yield part
+
+
+def _pieces(storage: Storage, row: Checkpoint) -> Iterator[bytes]:
+    for number in range(pieces_of(row)):
+        with storage.open(_piece_key(row, number)) as stored:
+            yield stored.read()

@@ -8,22 +8,26 @@ from typing import Final
 
 from django.db import transaction
 from django.db.models import Q
+from django.http.response import HttpResponseBase
 from django.utils import timezone
 
 from accounts import permissions
 from accounts.models import User
 from accounts.services import audit
+from infra.downloads import archive_download
 from infra.errors import Conflict, NotFound
 from scheduler import outbox
 from scheduler.agent.protocol import Manifest
 from scheduler.core.lifecycle import JobState, RestartPolicy, StopReason, TaskState
 from scheduler.models import Checkpoint, CheckpointState, Job, Task
-from scheduler.services.checkpoints.stored_bytes import stored_manifest
+from scheduler.services.checkpoints.stored_bytes import content_of, piece, stored_manifest
 from scheduler.services.jobs.verbs import ask_to_end
 from scheduler.state.lifecycle.transitions import record_event
 
 #: The checkpoints of a job that are listed, the newest.
 MOST_LISTED: Final = 200
+#: Requests without a checkpoint that are looked at for what became of them.
+MOST_MISSED: Final = 20
 #: A request that its node has not answered to after so long is lost: the next one is a new one.
 _UNHEARD_SECONDS: Final = 60.0
 _RUNS: Final = frozenset({JobState.RUNNING, JobState.CHECKPOINTING})
@@ -49,6 +53,12 @@ def checkpoint_of(job: Job, ref: str, *, by: User) -> Checkpoint:
     return found
 
 
+def missed(job: Job) -> list[str]:
+    """What became of the last requests for a checkpoint that had none, each answer once, newest first."""
+    events = job.events.filter(kind="job.checkpoint_missed").order_by("-id")
+    return list(dict.fromkeys(events.values_list("because", flat=True)[:MOST_MISSED]))
+
+
 def manifest_of(job: Job, ref: str, *, by: User) -> Manifest:
     """The manifest of a checkpoint that is stored; raises NotFound, NotAllowed, Conflict, StorageError."""
     row = checkpoint_of(job, ref, by=by)
@@ -58,6 +68,20 @@ def manifest_of(job: Job, ref: str, *, by: User) -> Manifest:
             way_out="Choose one that is complete.",
         )
     return stored_manifest(row)
+
+
+def download_checkpoint(job: Job, ref: str, *, by: User, kind: str) -> HttpResponseBase:
+    """All bytes of a checkpoint as one `tar` or `zip` file, for those who see the inside of the job.
+
+    Raises NotFound, NotAllowed, Conflict for one that is not stored or damaged, StorageError.
+    """
+    permissions.require(by, "see_inside", job)
+    manifest = manifest_of(job, ref, by=by)
+    row = checkpoint_of(job, ref, by=by)
+    if row.size_bytes:
+        piece(row, 0)  # what cannot be read is said before the answer begins
+    name = f"job-{job.number}-attempt-{row.epoch}-rank-{row.rank}-checkpoint"
+    return archive_download(content_of(row, manifest), kind=kind, name=name)
 
 
 @transaction.atomic

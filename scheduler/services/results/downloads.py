@@ -9,9 +9,9 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from infra.db.connections import unit_of_work
-from infra.downloads import PulledResponse, as_attachment, file_download, wanted_range
+from infra.downloads import archive_download, file_download, wanted_range
 from scheduler.agent.results.names import BadPath, decode_path
-from scheduler.services.results.archives import archive
+from scheduler.services.results.archives import content_of
 from scheduler.services.results.kept import mark_fetched
 from scheduler.services.results.reading import Folder, list_entries, open_file, rest_of
 
@@ -47,10 +47,8 @@ def download_archive(request: HttpRequest, folder: Folder, kind: str) -> HttpRes
             with unit_of_work():
                 mark_fetched(kept.pk)
 
-    content_type = "application/zip" if kind == "zip" else "application/x-tar"
-    response = PulledResponse(archive(folder, kind, then=fetched), content_type=content_type)
-    name = f"job-{folder.job}-attempt-{folder.epoch}-rank-{folder.rank}.{kind}"
-    return as_attachment(response, name)
+    name = f"job-{folder.job}-attempt-{folder.epoch}-rank-{folder.rank}"
+    return archive_download(content_of(folder, then=fetched), kind=kind, name=name)
 
 
 def name_of(path: str) -> str:

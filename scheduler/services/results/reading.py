@@ -263,12 +263,12 @@ def _entry(one: Sequence[Any]) -> FileEntry:
 def away(folder: Folder) -> NodeAway:
     """Why the files cannot be had now."""
     seen = (
-        f"it was last seen on {written(folder.last_seen_at)}" if folder.last_seen_at else "it was never seen"
+        f"it was last seen at {written(folder.last_seen_at)}" if folder.last_seen_at else "it was never seen"
     )
     return NodeAway(
         message=f"The files are on node {folder.node.name}, which does not answer: {seen}.",
         code="node-away",
-        way_out="Try again when the node is back; what is kept there stays meanwhile.",
+        way_out="Try again when the node is back; what is kept there stays.",
         status=503,
         extra={"retry_after_seconds": 30},
     )

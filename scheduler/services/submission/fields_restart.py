@@ -30,6 +30,23 @@ from scheduler.services.submission.declaration import (
 )
 from scheduler.services.submission.fields import Inputs
 
+
+def _read_objects(
+    inputs: Inputs, name: str, *, schema: Schema[Any], most: int, has: str
+) -> list[dict[str, Any]]:
+    """A list of up to `most` objects of a schema, in the form that the job's row keeps; each has at least `has`."""
+    found: list[dict[str, Any]] = []
+    for number, item in enumerate(inputs.listing(name, most=most)):
+        at = f"{name}/{number}"
+        if not isinstance(item, Mapping):
+            inputs.wrong(at, f"Must be an object with {has}.", code="not-an-object")
+            continue
+        read, one = schema.read(item, under=f"{inputs.under}{at}/")
+        inputs.problems += one.problems
+        found.append(read.kept())
+    return found
+
+
 MAX_RULES: Final = 64
 MAX_WORDS: Final = 64
 
@@ -95,16 +112,7 @@ RESTART_RULE: Final = Schema(RestartRuleAsked, [a_rule_names_failures, a_rule_ha
 
 def read_restart_rules(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     """A list of restart rules, in the form that the job's row keeps."""
-    found: list[dict[str, Any]] = []
-    for number, item in enumerate(inputs.listing(name, most=MAX_RULES)):
-        at = f"{name}/{number}"
-        if not isinstance(item, Mapping):
-            inputs.wrong(at, "Must be an object with on and action.", code="not-an-object")
-            continue
-        read, one = RESTART_RULE.read(item, under=f"{inputs.under}{at}/")
-        inputs.problems += one.problems
-        found.append(read.kept())
-    return found
+    return _read_objects(inputs, name, schema=RESTART_RULE, most=MAX_RULES, has="on and action")
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -311,13 +319,4 @@ PROBE: Final = Schema(
 
 def read_probes(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     """A list of probes, in the form that the job's row keeps."""
-    found: list[dict[str, Any]] = []
-    for number, item in enumerate(inputs.listing(name, most=MAX_PROBES)):
-        at = f"{name}/{number}"
-        if not isinstance(item, Mapping):
-            inputs.wrong(at, "Must be an object with kind.", code="not-an-object")
-            continue
-        read, one = PROBE.read(item, under=f"{inputs.under}{at}/")
-        inputs.problems += one.problems
-        found.append(read.kept())
-    return found
+    return _read_objects(inputs, name, schema=PROBE, most=MAX_PROBES, has="kind")

@@ -343,7 +343,7 @@ class JobSpec:
     time_limit_seconds: int | None = duration(
         "time_limit", help='Seconds, "HH:MM:SS", "D-HH:MM:SS" or "1h30m".', left_out="the queue's default",
         example="1h30m", elsewhere=("walltime", "timeout", "wall_seconds"), columns={"time_limit_seconds": ""},
-        form=Form(label="Time limit", group="amounts", placeholder="none",
+        form=Form(label="Time limit", group="amounts", placeholder="the queue's default",
                   hint="For example 1h30m. Shorter jobs fit into gaps."),
     )  # fmt: skip
 

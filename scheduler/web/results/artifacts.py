@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
@@ -17,8 +18,14 @@ from accounts.web.pages import page, reader
 from infra.plain_text import reason_of
 from scheduler.models import Job
 from scheduler.selectors import job_by_ref
-from scheduler.services.artifacts.reading import artifact_of, artifacts_of, download_artifact
+from scheduler.services.artifacts.reading import (
+    artifact_of,
+    artifacts_of,
+    download_artifact,
+    download_artifacts,
+)
 from scheduler.services.artifacts.removal import remove_artifacts
+from scheduler.web.results.working_folder import wanted_kind
 
 #: Files on the page; the list goes on in the API.
 MOST_SHOWN: Final = 200
@@ -46,6 +53,14 @@ def file(request: HttpRequest, number: int) -> HttpResponseBase:
     return download_artifact(request, artifact_of(job_by_ref(user, number), found, by=user))
 
 
+@require_safe
+@page
+def archive(request: HttpRequest, number: int) -> HttpResponseBase:
+    """All of them."""
+    user = reader(request)
+    return download_artifacts(job_by_ref(user, number), by=user, kind=wanted_kind(request))
+
+
 @require_POST
 @page
 def remove(request: HttpRequest, number: int) -> HttpResponse:
@@ -55,4 +70,4 @@ def remove(request: HttpRequest, number: int) -> HttpResponse:
     removed = remove_artifacts(job=job_by_ref(user, number), by=user, reason=reason)
     said = f"The artefacts of job {number} are removed." if removed else "Nothing was left to remove."
     messages.success(request, said)
-    return redirect("job", number=number)
+    return redirect(f"{reverse('job', args=[number])}?tab=results")

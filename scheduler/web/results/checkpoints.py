@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
@@ -17,21 +18,35 @@ from accounts.models import User
 from accounts.web.pages import page, reader
 from infra.plain_text import reason_of
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Job
+from scheduler.models import CheckpointState, Job
 from scheduler.models.results.checkpoint_policy import policy_of
 from scheduler.selectors import job_by_ref
 from scheduler.services.checkpoints.removal import remove_checkpoint
-from scheduler.services.checkpoints.verbs import ask_checkpoint, checkpoint_of, checkpoints_of, manifest_of
+from scheduler.services.checkpoints.verbs import (
+    ask_checkpoint,
+    checkpoint_of,
+    checkpoints_of,
+    download_checkpoint,
+    manifest_of,
+    missed,
+)
+from scheduler.web.results.working_folder import wanted_kind
+
+_GONE: Final = (CheckpointState.LEAVING, CheckpointState.REMOVED)
 
 
 def checkpoints_shown(job: Job, user: User) -> dict[str, Any]:
     """What the tab of results shows of a job's checkpoints; nothing for a job that makes none."""
     if not job.checkpoint or not permissions.may(user, "read_results", job):
         return {}
+    rows = checkpoints_of(job, by=user)
     return {
         "checkpoint_policy": policy_of(job.checkpoint),
-        "checkpoints": checkpoints_of(job, by=user),
+        "checkpoints": [row for row in rows if row.state not in _GONE],
+        "checkpoints_gone": [row for row in rows if row.state in _GONE],
+        "checkpoint_missed": [] if rows else missed(job),
         "may_ask_checkpoint": job.state == JobState.RUNNING and permissions.may(user, "edit", job),
+        "may_fetch_checkpoints": permissions.may(user, "see_inside", job),
         "may_remove_checkpoints": permissions.may(user, "remove_results", job),
     }
 
@@ -63,6 +78,15 @@ def remove(request: HttpRequest, number: int, checkpoint: UUID) -> HttpResponse:
     )
     messages.success(request, f"Checkpoint {row.name} of job {number} is removed.")
     return _back(number)
+
+
+@require_safe
+@page
+def archive(request: HttpRequest, number: int, checkpoint: UUID) -> HttpResponseBase:
+    """All bytes of one."""
+    user = reader(request)
+    job = job_by_ref(user, number)
+    return download_checkpoint(job, str(checkpoint), by=user, kind=wanted_kind(request))
 
 
 @require_safe

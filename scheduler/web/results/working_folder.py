@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
@@ -19,7 +20,7 @@ from scheduler.models import Job, KeptResult
 from scheduler.selectors import job_by_ref
 from scheduler.services.results.downloads import download_archive, download_file
 from scheduler.services.results.kept import policy_of
-from scheduler.services.results.reading import Folder, folder_of, folders_of, list_entries
+from scheduler.services.results.reading import FileEntry, Folder, folder_of, folders_of, list_entries
 from scheduler.services.results.removal import remove_results
 
 #: Entries on the page; the list goes on in the API, and a download has all of them.
@@ -44,10 +45,17 @@ def results_of(job: Job, user: User, request: HttpRequest) -> dict[str, Any]:
     }
     if chosen is not None:
         try:
-            context["files"], context["more_files"] = list_entries(chosen, most=MOST_SHOWN)
+            entries, context["more_files"] = list_entries(chosen, most=MOST_SHOWN)
+            context["files"], context["listed"] = with_content(entries), len(entries)
         except MusterError as error:
             context["files_trouble"] = str(error)
     return context
+
+
+def with_content(entries: list[FileEntry]) -> list[FileEntry]:
+    """All but folders of which a listed entry is inside: its path names them."""
+    inside = {entry.path.rpartition("/")[0] for entry in entries}
+    return [entry for entry in entries if entry.kind != "folder" or entry.path not in inside]
 
 
 def _chosen(folders: list[Folder], request: HttpRequest) -> Folder | None:
@@ -78,12 +86,16 @@ def file(request: HttpRequest, number: int) -> HttpResponseBase:
     return download_file(request, _folder(request, number), request.GET.get("path", ""))
 
 
+def wanted_kind(request: HttpRequest) -> str:
+    """The kind of archive that a link asks for."""
+    return "zip" if request.GET.get("kind") == "zip" else "tar"
+
+
 @require_safe
 @page
 def archive(request: HttpRequest, number: int) -> HttpResponseBase:
     """The whole folder."""
-    kind = "zip" if request.GET.get("kind") == "zip" else "tar"
-    return download_archive(request, _folder(request, number), kind)
+    return download_archive(request, _folder(request, number), wanted_kind(request))
 
 
 @require_POST
@@ -95,4 +107,4 @@ def remove(request: HttpRequest, number: int) -> HttpResponse:
     removed = remove_results(job=job_by_ref(user, number), by=user, reason=reason)
     said = f"The results of job {number} are being removed." if removed else "Nothing was left to remove."
     messages.success(request, said)
-    return redirect("job", number=number)
+    return redirect(f"{reverse('job', args=[number])}?tab=results")

@@ -60,6 +60,21 @@ def test_a_headline_is_one_sentence(kind: Kind, count: int, array: bool, said: s
     assert headline(kind, count=count, number=12, name="train", of="Vision", array=array) == said
 
 
+@pytest.mark.parametrize(
+    ("jobs", "array", "said"),
+    [
+        (1, False, "Job 12 train was requeued 5 times"),
+        (2, False, "2 jobs of Vision were requeued 5 times"),
+        (2, True, "2 elements of array train were requeued 5 times"),
+        (5, False, "5 jobs of Vision were requeued"),
+        (None, False, "5 jobs of Vision were requeued"),
+    ],
+)
+def test_a_job_that_comes_again_is_counted_once_as_a_job(jobs: int | None, array: bool, said: str) -> None:
+    words = {"count": 5, "number": 12, "name": "train", "of": "Vision", "array": array}
+    assert headline(Kind.REQUEUED, **words, jobs=jobs) == said
+
+
 @pytest.mark.parametrize("kind", [*KINDS, Kind.TEST])
 @pytest.mark.parametrize("count", [1, 7])
 def test_every_kind_has_a_headline(kind: Kind, count: int) -> None:

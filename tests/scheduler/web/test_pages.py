@@ -12,12 +12,16 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from notifications.models import Notification
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.models import Allocation, Attempt, Job, LogChunk, Queue, SchedulerProfile, Task
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.services.cluster.nodes import drain_node
+from scheduler.services.cluster.quarantine import apply_health
 from scheduler.services.cluster.queues import pause_queue
-from scheduler.web.cluster import ends_by
+from scheduler.services.results.reading import FileEntry
+from scheduler.web.cluster import clock_words, ends_by
+from scheduler.web.results.working_folder import with_content
 from tests.scheduler.web.conftest import a_running_job
 from tests.support.factories import JobFactory, NodeFactory, QueueFactory, ReservationFactory
 from tests.support.roles import had_asked
@@ -396,3 +400,56 @@ def test_what_ends_when_counts_no_time_in_which_it_stood_still() -> None:
     assert ends_by(Allocation(attempt=attempt, held_at=began)) == began + timedelta(seconds=3660)
     attempt.suspended_at = began
     assert ends_by(Allocation(attempt=attempt, held_at=began)) is None
+
+
+@pytest.mark.parametrize("tab", ["overview", "results", "events", "log"])
+def test_every_tab_of_a_running_job_names_its_node(as_user, world, tab) -> None:
+    job = a_running_job(world)
+
+    page = as_user(world.cast.owner).get(f"/jobs/{job.number}/?tab={tab}").content.decode()
+
+    assert re.search(r'id="job-sentence">([^<]*)<', page)[1] == "Running on beta."
+
+
+@pytest.mark.parametrize(
+    ("skew_ms", "said"),
+    [(0, "in sync"), (-5, "5 ms behind the server"), (2500, "2.5 s ahead of the server")],
+)
+def test_the_clock_of_a_node_is_compared_in_words(skew_ms: int, said: str) -> None:
+    assert clock_words(skew_ms) == said
+
+
+def test_folders_are_listed_only_where_nothing_in_them_is() -> None:
+    def entry(path: str, kind: str) -> FileEntry:
+        return FileEntry(path, kind, 1, datetime(2027, 1, 1, tzinfo=UTC), "v")
+
+    entries = [entry("a", "folder"), entry("a/b", "folder"), entry("a/b/c", "file"), entry("e", "folder")]
+
+    assert [one.path for one in with_content(entries)] == ["a/b/c", "e"]
+
+
+def test_a_notification_of_one_job_that_was_requeued_thrice_names_the_job_once(as_user, world) -> None:
+    now = timezone.now()
+    Notification.objects.create(
+        user=world.cast.owner, kind="job.requeued", group_key=f"project:{world.cast.project.pk}",
+        project=world.cast.project, count=3, jobs=[world.job.number] * 3, name="train", text="Exit code 75.",
+        first_at=now, last_at=now, source="event", first_event=1, last_event=3,
+    )  # fmt: skip
+
+    page = as_user(world.cast.owner).get(reverse("notifications")).content.decode()
+
+    assert f"Job {world.job.number} train was requeued 3 times" in page
+    assert page.count(f">{world.job.number}</a>") == 1
+    assert "Last: " in page
+
+
+def test_a_node_that_failed_its_health_check_says_how_it_comes_back(as_user, world) -> None:
+    apply_health(world.plain, "disk is gone")
+
+    page = as_user(world.cast.operator).get(f"/nodes/{world.plain.pk}/").content.decode()
+
+    assert "Reason: Health check failed: disk is gone" in page
+    assert "comes back by itself when its health check succeeds" in page
+    drain_node(node=world.gpu, by=world.cast.operator, reason="maintenance")
+    other = as_user(world.cast.operator).get(f"/nodes/{world.gpu.pk}/").content.decode()
+    assert "comes back by itself" not in other

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import tarfile
+import zipfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from pytest_django.fixtures import Settings
 
 from accounts.models import AuditEvent, User
 from infra.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from infra.storage import Damaged
 from scheduler.agent.protocol import PIECE_BYTES
 from scheduler.models import Checkpoint, Job, JobEvent, Task
 from scheduler.models.results.checkpoint_policy import CheckpointPolicy
@@ -417,6 +421,70 @@ def test_checkpoints_are_listed_read_and_removed_over_the_api(
     assert AuditEvent.objects.filter(action="job.remove_checkpoint").count() == 1
     with pytest.raises(NotFound):
         verbs.checkpoint_of(site.a_job()[0], str(row.pk), by=site.cast.owner)
+
+
+def test_the_bytes_of_one_are_for_those_who_see_the_inside_of_the_job(site: Site, client: Client) -> None:
+    data = bytes(range(256)) * (PIECE_BYTES // 128) + b"end"  # three pieces
+    row = site.store("step-1", data)
+    at = f"{site.job.number}/checkpoints/{row.pk}/archive"
+
+    for user in (site.cast.owner, site.cast.lead):
+        answer = call(user, "GET", at)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(answer.streaming_content))) as packed:
+            assert packed.getnames() == ["step-1", "step-1/model"]
+            found = packed.extractfile("step-1/model")
+            assert found is not None
+            assert found.read() == data
+    with zipfile.ZipFile(
+        io.BytesIO(b"".join(call(site.cast.owner, "GET", f"{at}?kind=zip").streaming_content))
+    ) as pack:
+        assert pack.namelist() == ["step-1/", "step-1/model"]
+        assert pack.read("step-1/model") == data
+    assert call(site.cast.owner, "GET", f"{at}?kind=rar").status_code == 400
+    for user, status in ((site.cast.colleague, 403), (site.cast.operator, 403), (site.cast.stranger, 404)):
+        assert call(user, "GET", at).status_code == status
+        client.force_login(user)
+        assert client.get(f"/jobs/{at}/").status_code == status
+    client.force_login(site.cast.colleague)
+    page = f"/jobs/{site.job.number}/?tab=results"
+    assert "/archive/" not in client.get(page).content.decode()
+    client.force_login(site.cast.owner)
+    assert f'href="/jobs/{at}/"' in client.get(page).content.decode()
+
+
+def test_a_checkpoint_that_is_damaged_is_not_downloaded_to_its_end(site: Site) -> None:
+    row = site.store("step-1", bytes(PIECE_BYTES) + b"end")
+    at = f"{site.job.number}/checkpoints/{row.pk}/archive"
+    first, last = sorted(path for path in site.folder.rglob("0000000?"))
+
+    last.write_bytes(b"enD")
+    with pytest.raises(Damaged, match="checksum of step-1/model"):
+        b"".join(call(site.cast.owner, "GET", at).streaming_content)
+    first.unlink()
+    assert call(site.cast.owner, "GET", at).status_code == 409
+
+
+def test_the_page_says_why_there_is_no_checkpoint_and_asks_before_one_is_removed(
+    site: Site, client: Client
+) -> None:
+    client.force_login(site.cast.owner)
+    page = f"/jobs/{site.job.number}/?tab=results"
+    for text in ("No process handles SIGUSR1.", "No process handles SIGUSR1.", "The job ended."):
+        receive.take_missed(node=site.portal.n1, task=site.task.pk, epoch=1, text=text)
+    shown = client.get(page).content.decode()
+    assert shown.count("No checkpoint on n1: No process handles SIGUSR1.") == 1
+    assert "No checkpoint on n1: The job ended." in shown
+
+    row = site.store("step-1")
+    shown = client.get(page).content.decode()
+    assert "handles SIGUSR1" not in shown
+    assert f'data-dialog="remove-checkpoint-{row.pk}"' in shown
+    assert f'<dialog id="remove-checkpoint-{row.pk}"' in shown
+    removal.remove_checkpoint(job=site.job, checkpoint=row, by=site.cast.owner)
+    shown = client.get(page).content.decode()
+    assert "1 checkpoint that was removed" in shown
+    assert f"Removed by {site.cast.owner.username}." in shown
+    assert f"remove-checkpoint-{row.pk}" not in shown
 
 
 def test_the_page_lists_them_and_takes_one(site: Site, client: Client) -> None:

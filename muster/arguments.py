@@ -1,0 +1,94 @@
+"""The arguments of `python -m muster`, and what each verb does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from typing import Any
+
+from muster import left_by_jobs
+from muster.client import Client, Failed, plain
+
+_ABOUT = """Muster from a terminal.
+
+MUSTER_URL is the address of the portal (http://127.0.0.1:8000 when it is not set),
+MUSTER_TOKEN an API token. Exit code 0: done. 1: refused or failed, with the reason. 2: wrong arguments.
+"""
+
+
+def parser() -> ArgumentParser:
+    """All nouns and verbs."""
+    root = ArgumentParser(prog="muster", description=_ABOUT, formatter_class=RawDescriptionHelpFormatter)
+    nouns = root.add_subparsers(dest="noun", required=True, metavar="NOUN")
+    results = _noun(nouns, "results", "files that jobs left in their working folders, on their nodes")
+    _list(results, left_by_jobs.results_list, "all files, read from the node now")
+    download = _download(results, left_by_jobs.results_download, "all files, or one")
+    download.add_argument("path", nargs="?", help="one file, as the list writes it")
+    download.add_argument("--attempt", type=int, help="of this attempt (default: the latest with a folder)")
+    download.add_argument("--rank", type=int, help="of this task (default: the first with a folder)")
+    _delete(results, "all kept results of a job")
+
+    artifacts = _noun(nouns, "artifacts", "files that jobs named, stored beyond their nodes")
+    _list(artifacts, left_by_jobs.artifacts_list, "all that are stored, with SHA-256")
+    download = _download(
+        artifacts, left_by_jobs.artifacts_download, "all artefacts, or one; checksums are compared"
+    )
+    download.add_argument("id", nargs="?", type=int, help="one file, by its id in the list")
+    _delete(artifacts, "all stored artefacts of a job")
+
+    checkpoints = _noun(nouns, "checkpoints", "checkpoints of jobs")
+    _list(checkpoints, left_by_jobs.checkpoints_list, "the newest, also those that have gone")
+    which = "id or name (default: the newest complete one)"
+    download = _download(checkpoints, left_by_jobs.checkpoints_download, "the files of one")
+    download.add_argument("checkpoint", nargs="?", help=which)
+    _delete(checkpoints, "one checkpoint").add_argument("checkpoint", help="id or name")
+    return root
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; answers the exit code."""
+    asked = parser().parse_args(arguments)
+    try:
+        url = os.environ.get("MUSTER_URL", "http://127.0.0.1:8000")
+        asked.do(Client(url, os.environ.get("MUSTER_TOKEN", "")), asked)
+    except Failed as error:
+        for line in str(error).splitlines():
+            print(plain(line), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _noun(nouns: Any, name: str, about: str) -> Any:
+    return nouns.add_parser(name, help=about, description=about).add_subparsers(
+        dest="verb", required=True, metavar="VERB"
+    )
+
+
+def _verb(verbs: Any, name: str, do: Any, about: str) -> ArgumentParser:
+    made: ArgumentParser = verbs.add_parser(name, help=about, description=about)
+    made.set_defaults(do=do)
+    made.add_argument("job", type=int, help="number of the job")
+    return made
+
+
+def _list(verbs: Any, do: Any, about: str) -> None:
+    _verb(verbs, "list", do, about).add_argument("--json", action="store_true", help="as the API answers")
+
+
+def _download(verbs: Any, do: Any, about: str) -> ArgumentParser:
+    made = _verb(verbs, "download", do, about)
+    made.add_argument(
+        "--into", metavar="FOLDER", help="a new or empty folder (default: one named by the job)"
+    )
+    return made
+
+
+def _delete(verbs: Any, about: str) -> ArgumentParser:
+    made = _verb(verbs, "delete", left_by_jobs.delete, about + ", for good")
+    made.add_argument("--yes", action="store_true", help="do not ask")
+    made.add_argument("--reason", default="", help="for the audit trail")
+    return made

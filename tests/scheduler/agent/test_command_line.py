@@ -1,0 +1,187 @@
+"""`python -m muster`: what jobs left comes back byte for byte, and nothing is written outside of the named folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounts.models import User
+from config.http.api_server import ApiDoor, PageDoor
+from muster.arguments import main
+from muster.client import Client, Failed
+from muster.download import local_path, save, unpack
+from scheduler.models import Artifact, Checkpoint, Job, KeptResult
+from scheduler.services.artifacts.uploads import store_due
+from tests.scheduler.agent.conftest import StartAgent
+from tests.support.agents import Server, World, wait_for
+from tests.support.factories import MembershipFactory, UserFactory, a_token
+
+WRITE = (
+    "mkdir -p 'out/deep er' empty; head -c 700001 /dev/urandom > out/big.bin; printf '1,2\\n' > 'out/deep er/a.csv';"
+    " : > none; printf odd > \"$(printf 'odd\\377')\"; ln -s /etc/passwd link;"
+    ' mkdir "$MUSTER_CHECKPOINT_DIR/step-1"; head -c 4500000 /dev/urandom > "$MUSTER_CHECKPOINT_DIR/step-1/model";'
+    ' : > "$MUSTER_CHECKPOINT_DIR/step-1/empty"; cp "$MUSTER_CHECKPOINT_DIR/step-1/model" copy;'
+    ' : > "$MUSTER_CHECKPOINT_DIR/step-1.done"'
+)
+
+
+def as_in_production(door: Any) -> Any:
+    """The same server with the doors of `config.asgi`, which send what is pulled piece by piece."""
+    door.inner = ApiDoor(PageDoor())
+    return door
+
+
+@pytest.fixture
+def server(transactional_db: None) -> Iterator[Server]:
+    server = Server(as_in_production).start()
+    yield server
+    server.stop()
+
+
+Muster = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def muster(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Muster:
+    """Runs a command as a person; answers its exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(user: User, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("MUSTER_URL", server.url)
+        monkeypatch.setenv("MUSTER_TOKEN", a_token(user, "jobs:read", "jobs:write"))
+        code = main(arguments)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_job_left_is_listed_downloaded_and_deleted(
+    muster: Muster, world: World, start_agent: StartAgent, settings: Any, tmp_path: Path
+) -> None:
+    settings.MUSTER_STORAGE = (tmp_path / "storage").as_uri()
+    agent = start_agent()
+    job = world.submit(WRITE, artifacts=["out/**", "odd*"], checkpoint={})
+    world.run_until(job, "completed")
+    wait_for(lambda: KeptResult.objects.filter(job=job).exists())
+    wait_for(lambda: Checkpoint.objects.filter(job=job, state="complete").exists())
+    store_due()
+    (on_disk,) = (agent.state / "results").iterdir()
+    there, number = files_in(on_disk / "work"), str(job.pk)
+    me, colleague, stranger = world.user, UserFactory(), UserFactory()
+    MembershipFactory(project=world.project, user=colleague)
+
+    assert muster(me, "results", "download", number)[0] == 0
+    assert files_in(tmp_path / f"job-{number}-results") == there
+    assert (tmp_path / f"job-{number}-results/empty").is_dir()
+    assert muster(me, "results", "download", number, "odd\\xff", "--into", "one")[0] == 0
+    assert files_in(tmp_path / "one") == {"odd\udcff": b"odd"}
+    assert "odd\\xff" in muster(me, "results", "list", number)[1]
+
+    assert muster(me, "artifacts", "download", number, "--into", "kept")[0] == 0
+    stored = {name: data for name, data in there.items() if name.startswith("o")}
+    assert files_in(tmp_path / "kept") == stored
+    listed = json.loads(muster(me, "artifacts", "list", number, "--json")[1])
+    big = next(one for one in listed if one["path"] == "out/big.bin")
+    assert muster(me, "artifacts", "download", number, str(big["id"]), "--into", "big")[0] == 0
+    assert files_in(tmp_path / "big") == {"out/big.bin": there["out/big.bin"]}
+
+    assert "step-1" in muster(me, "checkpoints", "list", number)[1]
+    assert muster(me, "checkpoints", "download", number, "--into", "saved")[0] == 0
+    assert files_in(tmp_path / "saved") == {"step-1/model": there["copy"], "step-1/empty": b""}
+
+    assert muster(colleague, "results", "list", number)[0] == 0
+    assert muster(colleague, "checkpoints", "download", number, "--into", "theirs")[0] == 1
+    for noun in ("results", "artifacts", "checkpoints"):
+        assert muster(stranger, noun, "list", number)[0] == 1
+        which = ["step-1"] if noun == "checkpoints" else []
+        assert muster(colleague, noun, "delete", number, *which, "--yes")[0] == 1
+        code, _, why = muster(me, noun, "delete", number, *which)
+        assert (code, "--yes" in why) == (1, True)
+        assert muster(me, noun, "delete", number, *which, "--yes", "--reason", "disk")[0] == 0
+    assert not Artifact.objects.filter(job=job, leaves_at=None).exists()
+    assert muster(me, "artifacts", "list", number) == (0, "", "")
+    assert muster(me, "checkpoints", "download", number)[0] == 1
+    assert not Checkpoint.objects.filter(job=job, state="complete").exists()
+    assert isinstance(job, Job)
+
+
+class _Sent(io.BytesIO):
+    """An answer of the portal that has these bytes."""
+
+    length = 0
+
+
+def a_tar(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE) -> HTTPResponse:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        info = tarfile.TarInfo(name)
+        info.size, info.type, info.linkname = len(data), kind, "/etc"
+        tar.addfile(info, io.BytesIO(data))
+    return _Sent(packed.getvalue())  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a//b", "."])
+def test_nothing_is_written_outside_of_the_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="outside"):
+        unpack(a_tar(name), tmp_path / "in")
+    with pytest.raises(Failed, match="outside"):
+        local_path(tmp_path / "in", name)
+
+    assert [path.name for path in tmp_path.rglob("*")] == ["in"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_links_and_pipes_are_refused(kind: bytes, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="something else than files"):
+        unpack(a_tar("link", b"", kind), tmp_path / "in")
+
+
+def test_a_download_that_is_cut_off_is_no_file_and_no_success(tmp_path: Path) -> None:
+    whole = a_tar("big", bytes(100_000)).read()
+    with pytest.raises(Failed, match="ended early"):
+        unpack(_Sent(whole[:60_000]), tmp_path / "in")  # type: ignore[arg-type]
+    short = _Sent(b"half")
+    short.length = 4
+    for answer, checksum in ((short, ""), (_Sent(b"whole"), "0" * 64)):
+        with pytest.raises(Failed, match="try again"):
+            save(answer, tmp_path / "file", sha256=checksum)  # type: ignore[arg-type]
+    assert not list(tmp_path.glob("file*"))
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(Failed, match="there already"):
+        save(_Sent(b"x"), tmp_path / "mine")  # type: ignore[arg-type]
+    with pytest.raises(Failed, match="not empty"):
+        unpack(a_tar("a"), tmp_path)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "why"),
+    [
+        ("http://muster.example.org", "t", "without encryption"),
+        ("ftp://x", "t", "is no address"),
+        ("https://x", "", "MUSTER_TOKEN"),
+    ],
+)
+def test_a_token_goes_nowhere_in_the_clear(url: str, token: str, why: str) -> None:
+    with pytest.raises(Failed, match=why):
+        Client(url, token)
