@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "django_structlog",
     "pgtrigger",
     "pghistory",
+    "infra",
     "accounts",
     "quotas",
     "scheduler",
