@@ -418,7 +418,8 @@ def _problem(error: MusterError) -> dict[str, Any]:
 
 
 def _register(body: Mapping[str, Any], address: str) -> dict[str, Any]:
-    read_protocol(body)
+    if "protocol" in body:
+        read_protocol(body)
     with request_context.acting(address=address):
         done = nodes.register_node(
             join_token=str(body.get("join_token", "")),
