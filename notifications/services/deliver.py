@@ -178,10 +178,10 @@ def settle_try(message: Message, answer: Answer, *, now: datetime) -> None:
                 row.due_at = now + timedelta(seconds=wait)
         row.save(update_fields=["log", "state", "delivered_at", "due_at"])
         _mark_endpoint(message.endpoint, answer, now=now)
-        if answer.is_away:
-            circuit_of(message.endpoint).failed(answer.error)
-        elif not answer.refused:
-            circuit_of(message.endpoint).answered()
+    if answer.is_away:
+        circuit_of(message.endpoint).failed(answer.error)
+    elif not answer.refused:
+        circuit_of(message.endpoint).answered()
     log.info(
         "webhook_tried", endpoint=message.endpoint_id, message=message.message_id, status=answer.status,
         error=answer.error, milliseconds=answer.milliseconds,
