@@ -65,9 +65,7 @@ def wait(node_id: int, number: str, *, seconds: float) -> dict[str, Any] | None:
     while (left := until - time.monotonic()) > 0:
         with _mailbox() as server:
             try:
-                found = server.blpop(
-                    [_answered(node_id, number)], timeout=max(0.05, min(left, HINT_SECONDS))
-                )
+                found = server.blpop([_answered(node_id, number)], timeout=max(0.05, min(left, HINT_SECONDS)))
             except redis.TimeoutError:
                 found = None
         if found is not None:

@@ -10,7 +10,7 @@ from infra.models import Circuit
 
 @admin.register(Circuit)
 class CircuitAdmin(FactsAdmin):
-    """A system that failed often is left alone until `open until`; then one process tries. One without a row answers."""
+    """A system that failed often is left alone until `open until`; then one process tries."""
 
     list_display = ("name", "label", "failures", "failed_at", "opened_at", "open_until", "text")
     list_filter = ("system",)

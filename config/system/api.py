@@ -28,7 +28,8 @@ class OutsideSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(help_text="storage:…, mail, quota:…, webhook:…")
     title = serializers.CharField()
     state = serializers.ChoiceField(
-        ["closed", "open", "half-open"], help_text="open: not called until `open_until`. half-open: tried next."
+        ["closed", "open", "half-open"],
+        help_text="open: not called until `open_until`. half-open: tried next.",
     )
     failures = serializers.IntegerField(help_text="In a row; 0: it answered.")
     text = serializers.CharField(help_text="What the last failure said.")

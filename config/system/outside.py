@@ -1,4 +1,4 @@
-"""Systems outside Muster with the state of their circuits: all that this site uses, and receivers that failed lately."""
+"""Systems outside Muster with their circuits: all that this site uses, and receivers that failed lately."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def _configured() -> list[tuple[str, str]]:
     if mail_is_on():
         circuit = mail_circuit()
         known.append((circuit.name, f"Mail server {circuit.label}"))
-    providers = {settings.QUOTA_PROVIDER, *Quota.objects.plain().values_list("provider", flat=True).distinct()}
+    providers = {
+        settings.QUOTA_PROVIDER,
+        *Quota.objects.plain().values_list("provider", flat=True).distinct(),
+    }
     known += [
         (circuit_of(name).name, f"Quota provider {circuit_of(name).label}")
         for name in sorted(providers - {"local"})

@@ -54,5 +54,8 @@ def support_bundle(request: HttpRequest) -> HttpResponse:
     return HttpResponse(
         body,
         content_type="application/gzip",
-        headers={"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"},
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}"',
+            "X-Content-Type-Options": "nosniff",
+        },
     )

@@ -19,7 +19,9 @@ FAILURES: Final = 3
 PAUSE_SECONDS: Final = 30.0
 MAX_TEXT: Final = 500
 
-_LOOK: Final = "SELECT open_until, open_until > coalesce(%s, clock_timestamp()) FROM infra_circuit WHERE name = %s"
+_LOOK: Final = (
+    "SELECT open_until, open_until > coalesce(%s, clock_timestamp()) FROM infra_circuit WHERE name = %s"
+)
 #: By compare-and-set: of those who find the pause over, one tries and the others wait for another one.
 _TRY: Final = """
 UPDATE infra_circuit SET open_until = coalesce(%s, clock_timestamp()) + make_interval(secs => %s)

@@ -129,7 +129,16 @@ def look(*, now: datetime | None = None) -> int:
     now = now or timezone.now()
     return sum(
         _take_in(find(now), now)
-        for find in (never_starts, limits_near, idle_gpus, nodes_down, nodes_out, node_drains, faults, outside)
+        for find in (
+            never_starts,
+            limits_near,
+            idle_gpus,
+            nodes_down,
+            nodes_out,
+            node_drains,
+            faults,
+            outside,
+        )
     )
 
 

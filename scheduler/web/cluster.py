@@ -244,7 +244,8 @@ def agent_shown(node: Node) -> AgentShown:
     if node.agent_version == VERSION and node.agent_protocol in (None, PROTOCOL):
         return AgentShown(words)
     return AgentShown(
-        words, f"The server has {VERSION}, protocol {PROTOCOL}. Upgrade the agent; its jobs continue meanwhile."
+        words,
+        f"The server has {VERSION}, protocol {PROTOCOL}. Upgrade the agent; its jobs continue meanwhile.",
     )
 
 

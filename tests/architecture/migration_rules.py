@@ -21,7 +21,8 @@ from django.db.migrations.state import ProjectState
 LIST: Final = Path(__file__).with_name("releases.toml")
 APPS: Final = ("infra", "accounts", "quotas", "scheduler", "notifications")
 _SQL: Final = re.compile(
-    r"\bDROP\s+(?:TABLE|COLUMN|SCHEMA|TYPE)\b|\bRENAME\s+(?:COLUMN|TO)\b|\bSET\s+NOT\s+NULL\b|\bTRUNCATE\b", re.IGNORECASE
+    r"\bDROP\s+(?:TABLE|COLUMN|SCHEMA|TYPE)\b|\bRENAME\s+(?:COLUMN|TO)\b|\bSET\s+NOT\s+NULL\b|\bTRUNCATE\b",
+    re.IGNORECASE,
 )
 
 
@@ -62,9 +63,15 @@ def _faults(operation: Operation, app: str, state: ProjectState) -> Iterator[tup
     elif isinstance(operation, migrations.RenameModel):
         yield f"{kind} {operation.old_name.lower()}", "renames a table that the release before uses"
     elif isinstance(operation, migrations.RenameField):
-        yield f"{kind} {operation.model_name}.{operation.old_name}", "renames a column that the release before uses"
+        yield (
+            f"{kind} {operation.model_name}.{operation.old_name}",
+            "renames a column that the release before uses",
+        )
     elif isinstance(operation, migrations.RemoveField):
-        yield f"{kind} {operation.model_name}.{operation.name}", "takes away a column that the release before uses"
+        yield (
+            f"{kind} {operation.model_name}.{operation.name}",
+            "takes away a column that the release before uses",
+        )
     elif isinstance(operation, migrations.AddField) and _is_required(operation.field):
         yield (
             f"{kind} {operation.model_name}.{operation.name}",

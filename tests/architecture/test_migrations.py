@@ -104,7 +104,10 @@ def test_what_only_adds_is_not(operation: Any) -> None:
 
 
 def test_a_fault_is_named_as_the_list_names_it() -> None:
-    assert Found("scheduler.0060_x", "RemoveField job.name", "why").key == "scheduler.0060_x RemoveField job.name"
+    assert (
+        Found("scheduler.0060_x", "RemoveField job.name", "why").key
+        == "scheduler.0060_x RemoveField job.name"
+    )
 
 
 @pytest.mark.django_db

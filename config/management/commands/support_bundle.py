@@ -27,7 +27,11 @@ class Command(BaseCommand):
         try:
             fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            raise CommandError(f"{file} cannot be written: {error.strerror}. Name another --folder.") from None
+            raise CommandError(
+                f"{file} cannot be written: {error.strerror}. Name another --folder."
+            ) from None
         with os.fdopen(fd, "wb") as stream:
             stream.write(body)
-        self.stdout.write(f"{file}: {len(body):,} bytes. Read it before you send it: it has names of nodes and people.")
+        self.stdout.write(
+            f"{file}: {len(body):,} bytes. Read it before you send it: it has names of nodes and people."
+        )

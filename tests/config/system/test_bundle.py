@@ -67,8 +67,12 @@ def secrets(settings: Any, cast: Cast, tmp_path: Path) -> dict[str, str]:
         write(tmp_path / name, known[f"file {name}"])
     (tmp_path / "agents" / "alpha").mkdir(parents=True)
     known["agent's identity"] = "muster_agent_0123456789_kept-by-the-agent"
-    write(tmp_path / "agents/alpha/identity.json", json.dumps({"name": "a", "key": known["agent's identity"]}))
-    _, known["API token"] = issue_token(user=cast.owner, by=cast.owner, name="t", scopes=["jobs:read"], days=3)
+    write(
+        tmp_path / "agents/alpha/identity.json", json.dumps({"name": "a", "key": known["agent's identity"]})
+    )
+    _, known["API token"] = issue_token(
+        user=cast.owner, by=cast.owner, name="t", scopes=["jobs:read"], days=3
+    )
     cluster = ClusterFactory()
     _, known["join token"] = issue_join_token(cluster=cluster, by=cast.operator)
     done = register_node(join_token=known["join token"], name="alpha", inventory=MACHINE)
@@ -118,7 +122,12 @@ def test_it_has_what_helps(cast: Cast, secrets: dict[str, str]) -> None:
     assert parts["versions.json"]["packages"]["django"]
     assert parts["settings.json"]["MUSTER_SECRET_KEY"] == "set"
     assert parts["settings.json"]["MUSTER_GRACE_SECONDS"]
-    assert {check["name"] for check in parts["health.json"]["checks"]} >= {"database", "planner", "outside", "redis"}
+    assert {check["name"] for check in parts["health.json"]["checks"]} >= {
+        "database",
+        "planner",
+        "outside",
+        "redis",
+    }
     assert parts["migrations.json"]["missing"] == []
     assert "scheduler_job" in {row["relname"] for row in parts["database.json"]["tables"]}
     (node,) = parts["nodes.json"]
@@ -179,7 +188,10 @@ def test_the_command_writes_a_file_that_its_owner_alone_reads(tmp_path: Path) ->
         ("postgres://muster:p%40ss@host/name", f"postgres://{MASK}@host/name"),
         ("key whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", f"key {MASK}"),
         ('{"password": "hunter2"}', f'{{"password": "{MASK}"}}'),
-        ("a job named muster_patience, at http://host:8080/x", "a job named muster_patience, at http://host:8080/x"),
+        (
+            "a job named muster_patience, at http://host:8080/x",
+            "a job named muster_patience, at http://host:8080/x",
+        ),
     ],
 )
 def test_what_looks_like_a_secret_is_masked_and_other_text_stays(text: str, shown: str) -> None:

@@ -37,7 +37,9 @@ def signed_in(person: Any) -> Client:
     return client
 
 
-def test_the_page_shows_operators_what_is_not_called_why_and_until_when(cast: Cast, storage_away: str) -> None:
+def test_the_page_shows_operators_what_is_not_called_why_and_until_when(
+    cast: Cast, storage_away: str
+) -> None:
     page = signed_in(cast.operator).get("/system/").content.decode()
 
     assert "not called" in page

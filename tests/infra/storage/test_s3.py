@@ -140,7 +140,9 @@ def away(bucket: S3Storage, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def refuses(code: str, status: int) -> Any:
     def answer() -> None:
-        raise ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "HeadObject")
+        raise ClientError(
+            {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "HeadObject"
+        )
 
     return answer
 

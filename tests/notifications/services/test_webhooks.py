@@ -174,7 +174,9 @@ def test_a_receiver_that_is_away_is_left_alone_and_its_messages_keep_their_tries
     for number in range(6):
         jobs_that("job.failed", because=f"exit code {number}", name=f"j{number}")
         follow()
-        Message.objects.filter(tries=0).update(tries=1, due_at=timezone.now())  # the next is a message of its own
+        Message.objects.filter(tries=0).update(
+            tries=1, due_at=timezone.now()
+        )  # the next is a message of its own
     tries = list(Message.objects.order_by("pk").values_list("tries", flat=True))
 
     assert deliver_messages() == 0
@@ -190,7 +192,9 @@ def test_a_receiver_that_is_away_is_left_alone_and_its_messages_keep_their_tries
     assert not Message.objects.filter(state=MessageState.PENDING).exists(), "it answers: all are sent"
 
 
-def test_after_the_pause_one_message_is_tried_first(hook: Any, listener: WebhookListener, jobs_that: Happen) -> None:
+def test_after_the_pause_one_message_is_tried_first(
+    hook: Any, listener: WebhookListener, jobs_that: Happen
+) -> None:
     endpoint, _ = hook
     for number in range(3):
         jobs_that("job.failed", name=f"j{number}")

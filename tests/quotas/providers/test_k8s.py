@@ -12,9 +12,9 @@ from django.utils import timezone
 
 from accounts.models import AuditEvent, User
 from infra.errors import Conflict, NotAllowed, NotFound
+from infra.models import Circuit
 from quotas import tasks
 from quotas.core.resources import Resources
-from infra.models import Circuit
 from quotas.models import ProviderState
 from quotas.providers import k8s
 from quotas.providers.circuit import circuit_of

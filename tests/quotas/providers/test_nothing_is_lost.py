@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accounts.models import Project, User
-from quotas.core.units import k8s as k8s_units
 from infra.models import Circuit
+from quotas.core.units import k8s as k8s_units
 from quotas.models import ProviderState, Quota
 from quotas.providers.external import once_a_round, one_round
 from quotas.services.exchange import due_projects, exchange

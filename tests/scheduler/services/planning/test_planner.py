@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
