@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import redis
 from django.conf import settings
@@ -20,6 +21,9 @@ from django.views.decorators.cache import never_cache
 
 from infra.disk_space import shortages
 from infra.times_in_text import written
+
+if TYPE_CHECKING:
+    from infra.models import Circuit
 
 log = logging.getLogger(__name__)
 
@@ -229,15 +233,13 @@ def _outside() -> str:
 
     left_alone = open_circuits(System.STORAGE, System.MAIL, System.QUOTA)
     if left_alone:
-        raise _NotReadyError(
-            "; ".join(
-                f"{row} failed {row.failures} times in a row ({row.text}); tried again at "
-                f"{written(row.open_until)}"
-                for row in left_alone
-                if row.open_until is not None
-            )
-        )
+        raise _NotReadyError("; ".join(map(_left_alone, left_alone)))
     return "answer, as far as they were called"
+
+
+def _left_alone(row: Circuit) -> str:
+    when = f"at {written(row.open_until)}" if row.state == "open" and row.open_until else "with the next call"
+    return f"{row} failed {row.failures} times in a row ({row.text}); tried again {when}"
 
 
 def _redis() -> str:

@@ -139,7 +139,7 @@ def planning() -> dict[str, Any]:
 
 def nodes() -> list[Mapping[str, Any]]:
     """What agents say of their machines; no key."""
-    found = []
+    found: list[Mapping[str, Any]] = []
     for node in Node.objects.select_related("heartbeat", "cluster").order_by("name"):
         found.append(
             {

@@ -116,13 +116,13 @@ class AgentRefused(InvalidInput):
 
 def read_protocol(body: Mapping[str, Any]) -> int:
     """The protocol of the agent, from that of the release before to ours; raises AgentRefused for any other."""
-    said = body.get("protocol")
-    known = isinstance(said, int) and not isinstance(said, bool)
-    if known and OLDEST_PROTOCOL <= said <= PROTOCOL:
-        return int(said)
-    words = f"protocol {said}" if known else "no protocol that can be read"
+    given = body.get("protocol")
+    said = given if isinstance(given, int) and not isinstance(given, bool) else None
+    if said is not None and OLDEST_PROTOCOL <= said <= PROTOCOL:
+        return said
+    words = "no protocol that can be read" if said is None else f"protocol {said}"[:30]
     span = f"{OLDEST_PROTOCOL}" if OLDEST_PROTOCOL == PROTOCOL else f"{OLDEST_PROTOCOL} to {PROTOCOL}"
-    if known and said > PROTOCOL:
+    if said is not None and said > PROTOCOL:
         raise AgentRefused(
             message=f"The agent is newer than the server: it speaks {words}, the server {span}.",
             code="agent-too-new",

@@ -85,6 +85,15 @@ def test_readyz_is_degraded_and_the_metric_counts_it(cast: Cast, storage_away: s
     }  # fmt: skip
 
 
+def test_after_the_pause_it_says_that_the_next_call_tries(cast: Cast, storage_away: str) -> None:
+    Circuit.objects.update(open_until="2026-01-01T00:00:00Z")
+
+    page = signed_in(cast.operator).get("/system/").content.decode()
+
+    assert "tried again with the next call" in page
+    assert "tried with the next call" in page
+
+
 def test_a_receiver_of_webhooks_that_is_away_is_no_trouble_of_the_site(cast: Cast) -> None:
     for _ in range(3):
         SharedCircuit(System.WEBHOOK, "7", "hooks.example.org").failed("No answer within 15 s.")
