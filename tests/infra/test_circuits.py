@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 from django.utils import timezone
 
 from infra import notifications
 from infra.circuits.memory import MemoryCircuit, redis_circuit
-from infra.circuits.shared import SharedCircuit, open_circuits
+from infra.circuits.shared import Look, SharedCircuit, open_circuits
 from infra.models import Circuit, System
 
 CIRCUIT = SharedCircuit(System.STORAGE, "artefacts", label="bucket artefacts")
@@ -55,6 +55,24 @@ class TestShared:
         assert Circuit.objects.get().state == "half-open"
 
         assert [CIRCUIT.look().open_until is None for _ in range(3)] == [True, False, False]
+
+    def test_of_two_that_find_the_pause_over_at_the_same_time_one_tries(self) -> None:
+        for _ in range(3):
+            CIRCUIT.failed("away")
+        after_the_pause()
+        others: list[Look] = []
+
+        def meanwhile(execute: Any, sql: str, *rest: Any) -> Any:
+            if "UPDATE infra_circuit" in sql and not others:
+                others.append(Look())  # before the call, which comes here again
+                others[0] = CIRCUIT.look()
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(meanwhile):
+            ours = CIRCUIT.look()
+
+        assert others[0].open_until is None
+        assert ours.open_until is not None
 
     def test_a_try_that_fails_opens_it_again_and_one_that_succeeds_closes_it(self) -> None:
         for _ in range(3):
