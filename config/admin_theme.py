@@ -124,6 +124,7 @@ UNFOLD: dict[str, Any] = {
                 "System",
                 ("Periodic tasks", "schedule", "django_celery_beat.periodictask"),
                 ("Retention", "auto_delete", "scheduler.retentionrun"),
+                ("Circuits", "power_off", "infra.circuit"),
             ),
         ],
     },

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 from redis.exceptions import RedisError
+
+from infra.circuits.memory import redis_circuit
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +29,6 @@ redis.call('HSET', KEYS[1], 'left', left, 'at', string.format('%.6f', now))
 redis.call('PEXPIRE', KEYS[1], math.ceil(burst / rate * 1000) + 1000)
 return {taken, string.format('%.6f', wait)}
 """
-
-# A server that is down or slow costs one time-out, then nothing until this has passed.
-PAUSE_SECONDS = 5.0
 
 
 class OneClient(RedisCacheClient):
@@ -54,18 +52,19 @@ class QuietRedisCache(RedisCache):
     def __init__(self, server: str, params: dict[str, Any]) -> None:
         super().__init__(server, params)
         self._class = OneClient
-        self._away_until = 0.0
         self._take: Any = None
 
     def _try(self, call: Callable[[], Any], otherwise: Any) -> Any:
-        if time.monotonic() < self._away_until:
+        if not redis_circuit.may_call():
             return otherwise
         try:
-            return call()
+            found = call()
         except (RedisError, OSError) as error:
-            self._away_until = time.monotonic() + PAUSE_SECONDS
+            redis_circuit.failed()
             log.warning("cache is away, going on without it: %s", error)
             return otherwise
+        redis_circuit.answered()
+        return found
 
     def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
         return self._try(lambda: RedisCache.get(self, key, default, version), default)

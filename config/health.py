@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import redis
 from django.conf import settings
@@ -19,6 +20,10 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 
 from infra.disk_space import shortages
+from infra.times_in_text import written
+
+if TYPE_CHECKING:
+    from infra.models import Circuit
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +114,7 @@ def run_checks() -> Iterator[Check]:
             yield _timed("policies", False, _policies)
             yield _timed("nodes", False, _nodes)
             yield _timed("notifications", False, _notifications)
+            yield _timed("outside", False, _outside)
     yield _timed("redis", False, _redis)
     yield _timed("disk", False, _disk)
 
@@ -152,14 +158,14 @@ def _database() -> str:
 
 def _migrations() -> str:
     applied = MigrationRecorder(connection).applied_migrations()
-    missing = sorted(f"{app}.{name}" for app, name in _leaf_migrations() - set(applied))
+    missing = sorted(f"{app}.{name}" for app, name in leaf_migrations() - set(applied))
     if missing:
         raise _NotReadyError(f"not applied: {', '.join(missing)}; run `manage.py migrate`")
     return "all applied"
 
 
 @cache
-def _leaf_migrations() -> frozenset[tuple[str, str]]:
+def leaf_migrations() -> frozenset[tuple[str, str]]:
     """The last migration of each app in this code; it cannot change while the process lives."""
     return frozenset(MigrationLoader(None).graph.leaf_nodes())
 
@@ -219,6 +225,21 @@ def _notifications() -> str:
         words = ", ".join(f"{one.channel}: {one.overdue} for {one.seconds:.0f} s" for one in late)
         raise _NotReadyError(f"overdue ({words}); look at the worker of queue `default`, and at beat")
     return "delivered"
+
+
+def _outside() -> str:
+    from infra.circuits.shared import open_circuits  # not before the apps are there
+    from infra.models import System
+
+    left_alone = open_circuits(System.STORAGE, System.MAIL, System.QUOTA)
+    if left_alone:
+        raise _NotReadyError("; ".join(map(_left_alone, left_alone)))
+    return "answer, as far as they were called"
+
+
+def _left_alone(row: Circuit) -> str:
+    when = f"at {written(row.open_until)}" if row.state == "open" and row.open_until else "with the next call"
+    return f"{row} failed {row.failures} times in a row ({row.text}); tried again {when}"
 
 
 def _redis() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter as Counted
 from collections.abc import Callable, Iterable
 
 from django.http import HttpRequest, HttpResponse
@@ -16,6 +17,7 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -24,6 +26,8 @@ import accounts.metrics
 import notifications.metrics
 import quotas.metrics
 from config.health import may_look_inside
+from infra.circuits.shared import open_circuits
+from infra.models import System
 from scheduler.metrics import collect
 
 REQUESTS = Counter("muster_http_requests", "Requests answered.", ["method", "route", "status"])
@@ -67,9 +71,23 @@ class PortalCollector(Collector):
         yield from accounts.metrics.collect()
         yield from quotas.metrics.collect()
         yield from notifications.metrics.collect()
+        yield from circuits()
 
     def describe(self) -> Iterable[Metric]:
         return []  # registering must not query
+
+
+def circuits() -> Iterable[Metric]:
+    """Systems outside Muster that are left alone, or about to be tried, by kind."""
+    found = Counted(row.system for row in open_circuits())
+    gauge = GaugeMetricFamily(
+        "muster_circuits_open",
+        "Systems outside Muster that failed several times and are left alone for a while; more than 0 is an alarm.",
+        labels=["system"],
+    )
+    for system in System.values:
+        gauge.add_metric([system], float(found[system]))
+    yield gauge
 
 
 REGISTRY.register(PortalCollector())

@@ -10,6 +10,7 @@ from django.urls import include, path
 
 from accounts.admin.login_views import row_of_any_table
 from config import error_pages, health, metrics
+from config.system.api import SystemView
 
 handler500 = "config.error_pages.server_error"
 
@@ -19,9 +20,11 @@ urlpatterns = [
     path("metrics", metrics.metrics, name="metrics"),
     path("admin/r/<path:path>", row_of_any_table),
     path("admin/", admin.site.urls),
+    path("api/v1/system", SystemView.as_view(), name="api-system"),
     path("api/v1/", include("notifications.api.urls")),  # before the last, which answers whatever is unknown
     path("api/v1/", include("scheduler.api.urls")),
     path("", include(error_pages)),
+    path("", include("config.system.urls")),
     path("", include("accounts.web.urls")),
     path("", include("quotas.web.urls")),
     path("", include("scheduler.web.urls")),

@@ -13,12 +13,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import redis
 import structlog
 from django.conf import settings
 from django.db import transaction
+
+from infra.circuits.memory import redis_circuit
 
 log = structlog.get_logger(__name__)
 
@@ -135,10 +137,20 @@ sender = Sender()
 
 
 def _publish(topics: list[str]) -> None:
+    _say(CHANNEL, {"topics": topics}, what="publish")
+
+
+def _say(channel: str, said: Any, *, what: str) -> None:
+    """One hint; while the circuit of Redis is open it is dropped, so that nobody waits for a time-out."""
+    if not redis_circuit.may_call():
+        return
     try:
-        client().publish(CHANNEL, json.dumps({"topics": topics}))
+        client().publish(channel, json.dumps(said))
     except redis.RedisError as error:
-        log.warning("hints_unavailable", what="publish", error=str(error))
+        redis_circuit.failed()
+        log.warning("hints_unavailable", what=what, error=str(error))
+    else:
+        redis_circuit.answered()
 
 
 def wake_planners(cluster_id: int | None, *, trigger: str) -> None:
@@ -150,10 +162,21 @@ def wake_planners(cluster_id: int | None, *, trigger: str) -> None:
 
 def publish_wake(cluster_id: int | None, trigger: str) -> None:
     """Ask now; where Redis is away, planners look every few seconds by themselves."""
+    _say(PLANNERS_CHANNEL, {"cluster": cluster_id, "trigger": trigger}, what="wake planner")
+
+
+def redis_answers() -> bool:
+    """Whether what needs Redis may be begun now: at most a second, and no time at all while its circuit is open."""
+    if not redis_circuit.may_call():
+        return False
     try:
-        client().publish(PLANNERS_CHANNEL, json.dumps({"cluster": cluster_id, "trigger": trigger}))
+        client().ping()
     except redis.RedisError as error:
-        log.warning("hints_unavailable", what="wake planner", error=str(error))
+        redis_circuit.failed()
+        log.warning("hints_unavailable", what="ping", error=str(error))
+        return False
+    redis_circuit.answered()
+    return True
 
 
 @lru_cache(maxsize=1)

@@ -34,14 +34,20 @@ def exchange_soon(project_id: int) -> None:
 
 
 def _send_recount(name: str, what: int | list[int]) -> None:
-    try:
-        current_app.send_task(name, args=[what], countdown=5, retry=False)
-    except Exception as error:  # the periodic recount comes anyway
-        log.warning("hints_unavailable", what="recount", error=str(error))
+    """The periodic recount comes anyway."""
+    _send(name, what, countdown=5)
 
 
 def _send_exchange(project_id: int) -> None:
+    """So does the clock's round."""
+    _send("quotas.tasks.exchange_project", project_id)
+
+
+def _send(name: str, what: int | list[int], countdown: int = 0) -> None:
+    """A broker that hangs would keep the person who waits for the request for ten seconds: it is asked first."""
+    if not notifications.redis_answers():
+        return
     try:
-        current_app.send_task("quotas.tasks.exchange_project", args=[project_id], retry=False)
-    except Exception as error:  # so does the clock's round
-        log.warning("hints_unavailable", what="exchange", error=str(error))
+        current_app.send_task(name, args=[what], countdown=countdown, retry=False)
+    except Exception as error:
+        log.warning("hints_unavailable", what=name, error=str(error))

@@ -152,6 +152,14 @@ GAUGES: Final = (
         """,
     ),
     Gauge(
+        "muster_agent_clock_skew_seconds", "How far a node's clock was ahead of the server's at the last message.",
+        ["node"],
+        """
+        SELECT node.name, heartbeat.clock_skew_ms / 1000.0
+        FROM scheduler_nodeheartbeat heartbeat JOIN scheduler_node node ON node.id = heartbeat.node_id
+        """,
+    ),
+    Gauge(
         "muster_schedule_cycle_seconds", "The last recorded cycle, by step.", ["cluster", "step"],
         """
         SELECT cluster.slug, step.name, step.us / 1e6

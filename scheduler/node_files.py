@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ import redis
 from django.conf import settings
 
 from infra import notifications
+from infra.circuits.memory import redis_circuit
 from infra.errors import MusterError
 
 #: How long a request is of use: its reader has given up then.
@@ -43,14 +45,11 @@ def ask(node_id: int, request: Mapping[str, Any]) -> str:
     """Put a request before the agent of this node; answers its id. Raises NoMailbox."""
     number = uuid.uuid4().hex
     said = json.dumps({**request, "id": number, "until": time.time() + REQUEST_SECONDS})
-    try:
-        with _client().pipeline(transaction=False) as pipe:
-            pipe.rpush(_asked(node_id), said)
-            pipe.ltrim(_asked(node_id), -MOST_WAITING, -1)
-            pipe.expire(_asked(node_id), REQUEST_SECONDS)
-            pipe.execute()
-    except redis.RedisError as error:
-        raise _away() from error
+    with _mailbox() as server, server.pipeline(transaction=False) as pipe:
+        pipe.rpush(_asked(node_id), said)
+        pipe.ltrim(_asked(node_id), -MOST_WAITING, -1)
+        pipe.expire(_asked(node_id), REQUEST_SECONDS)
+        pipe.execute()
     hint(node_id)
     return number
 
@@ -64,12 +63,11 @@ def wait(node_id: int, number: str, *, seconds: float) -> dict[str, Any] | None:
     """The answer to a request; None when none came in time. Raises NoMailbox."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        try:
-            found = _client().blpop([_answered(node_id, number)], timeout=max(0.05, min(left, HINT_SECONDS)))
-        except redis.TimeoutError:
-            found = None
-        except redis.RedisError as error:
-            raise _away() from error
+        with _mailbox() as server:
+            try:
+                found = server.blpop([_answered(node_id, number)], timeout=max(0.05, min(left, HINT_SECONDS)))
+            except redis.TimeoutError:
+                found = None
         if found is not None:
             answer: dict[str, Any] = json.loads(found[1])
             return answer
@@ -80,32 +78,42 @@ def wait(node_id: int, number: str, *, seconds: float) -> dict[str, Any] | None:
 def has_requests(node_id: int) -> bool:
     """Whether something waits for the agent of this node; False too while Redis is away."""
     try:
-        return bool(_client().exists(_asked(node_id)))
-    except redis.RedisError:
+        with _mailbox() as server:
+            return bool(server.exists(_asked(node_id)))
+    except NoMailbox:
         return False
 
 
 def take_requests(node_id: int, most: int) -> list[dict[str, Any]]:
     """Requests for the agent of this node, oldest first; raises NoMailbox."""
-    try:
-        said: Any = _client().lpop(_asked(node_id), most)
-    except redis.RedisError as error:
-        raise _away() from error
+    with _mailbox() as server:
+        said: Any = server.lpop(_asked(node_id), most)
     requests = [json.loads(one) for one in said or ()]
     return [request for request in requests if request["until"] > time.time()]
 
 
 def give_answers(node_id: int, answers: Sequence[Mapping[str, Any]]) -> None:
     """Hand answers to their readers; to a request that was for another node there is nobody. Raises NoMailbox."""
+    with _mailbox() as server, server.pipeline(transaction=False) as pipe:
+        for answer in answers:
+            key = _answered(node_id, str(answer.get("id", ""))[:64])
+            pipe.rpush(key, json.dumps(answer))
+            pipe.expire(key, ANSWER_SECONDS)
+        pipe.execute()
+
+
+@contextmanager
+def _mailbox() -> Iterator[redis.Redis]:
+    """Redis, where it may be called; raises NoMailbox at once while its circuit is open."""
+    if not redis_circuit.may_call():
+        raise _away()
     try:
-        with _client().pipeline(transaction=False) as pipe:
-            for answer in answers:
-                key = _answered(node_id, str(answer.get("id", ""))[:64])
-                pipe.rpush(key, json.dumps(answer))
-                pipe.expire(key, ANSWER_SECONDS)
-            pipe.execute()
+        yield _client()
     except redis.RedisError as error:
+        redis_circuit.failed()
         raise _away() from error
+    else:
+        redis_circuit.answered()
 
 
 def _asked(node_id: int) -> str:

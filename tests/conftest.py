@@ -123,10 +123,12 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
     if asked or request.node.get_closest_marker("django_db"):
         from django.core.cache import cache
 
+        from infra.circuits.memory import redis_circuit
         from scheduler import selectors
         from scheduler.services.planning.residents import forget_residents
         from scheduler.state.records import recordings
 
+        redis_circuit.answered()
         cache.clear()
         selectors.forget_cached_reads()
         forget_residents()

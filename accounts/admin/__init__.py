@@ -1,5 +1,5 @@
 """The admin pages of people, projects, tokens and the audit trail."""
 
-from accounts.admin import audit, login_views, people, projects
+from accounts.admin import audit, circuits, login_views, people, projects
 
-__all__ = ["audit", "login_views", "people", "projects"]
+__all__ = ["audit", "circuits", "login_views", "people", "projects"]

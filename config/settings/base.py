@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "django_structlog",
     "pgtrigger",
     "pghistory",
+    "infra",
     "accounts",
     "quotas",
     "scheduler",
@@ -490,8 +491,9 @@ MUSTER_KEEP_ARTIFACTS_DAYS = read("MUSTER_KEEP_ARTIFACTS_DAYS")
 MUSTER_ARTIFACTS_JOB_MIB = read("MUSTER_ARTIFACTS_JOB_MIB")
 # Where artefacts go: to a folder, by default one in the state folder, or to a bucket; with keys encrypted.
 MUSTER_STORAGE = read("MUSTER_STORAGE")
-if not MUSTER_STORAGE and read("MUSTER_STATE"):
-    MUSTER_STORAGE = (Path(read("MUSTER_STATE")).expanduser().resolve() / "storage").as_uri()
+MUSTER_STATE = read("MUSTER_STATE")
+if not MUSTER_STORAGE and MUSTER_STATE:
+    MUSTER_STORAGE = (Path(MUSTER_STATE).expanduser().resolve() / "storage").as_uri()
 MUSTER_STORAGE_KEYS = read("MUSTER_STORAGE_KEYS")
 try:
     storage_setting(MUSTER_STORAGE, MUSTER_STORAGE_KEYS)
@@ -515,7 +517,7 @@ MUSTER_KEEP_NOTIFICATIONS_DAYS = read("MUSTER_KEEP_NOTIFICATIONS_DAYS")
 MUSTER_JOIN_TOKEN = read("MUSTER_JOIN_TOKEN")
 # Whose disks are watched: the state folder of `manage.py up`, and what lies in it. Below the first number of MiB
 # operators are warned; below the second everybody is, for then things may be refused.
-MUSTER_DISK_FOLDERS = read("MUSTER_DISK_FOLDERS", [read("MUSTER_STATE")])
+MUSTER_DISK_FOLDERS = read("MUSTER_DISK_FOLDERS", [MUSTER_STATE])
 MUSTER_DISK_FOLDERS = [folder for folder in MUSTER_DISK_FOLDERS if folder]
 MUSTER_DISK_LOW_MIB = read("MUSTER_DISK_LOW_MIB")
 MUSTER_DISK_FULL_MIB = read("MUSTER_DISK_FULL_MIB")

@@ -83,6 +83,16 @@ WHO: Final = {
         "A node tried to join with a token that is unknown or used up.",
         "Create a new join token in the admin pages, and start the agent with it.",
     ),
+    "agent-too-old": Meaning(
+        "The agent is too old for this server",
+        "A server serves agents of its own release and of the release before.",
+        "Upgrade the agent of the node and restart it; its running jobs continue and are adopted.",
+    ),
+    "agent-too-new": Meaning(
+        "The agent is newer than the server",
+        "The agent sends messages of a later release, which this server cannot read.",
+        "Upgrade the server first, then the agents. The agent tries again by itself.",
+    ),
     "bad-agent-key": Meaning(
         "The agent's key is not valid",
         "An agent used a key that belongs to no node, or to a removed one.",

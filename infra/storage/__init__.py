@@ -10,6 +10,7 @@ from infra.storage.interface import (
     NotStored,
     Readable,
     Storage,
+    StorageAway,
     StorageError,
     StoredObject,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "NotStored",
     "Readable",
     "Storage",
+    "StorageAway",
     "StorageError",
     "StorageSetting",
     "StoredObject",

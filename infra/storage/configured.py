@@ -93,9 +93,12 @@ def _made(setting: StorageSetting) -> Storage:
     if setting.folder:
         storage = FileStorage(setting.folder)
     else:
+        from infra.circuits.shared import SharedCircuit
+        from infra.models import System
         from infra.storage.s3 import S3Storage
 
-        storage = S3Storage(setting.bucket, setting.prefix, setting.endpoint, setting.region)
+        circuit = SharedCircuit(System.STORAGE, setting.bucket, label=f"bucket {setting.bucket}")
+        storage = S3Storage(setting.bucket, setting.prefix, setting.endpoint, setting.region, circuit)
     if setting.keys:
         from infra.storage.encrypted import EncryptedStorage
 

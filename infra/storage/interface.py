@@ -25,6 +25,11 @@ class StorageError(MusterError):
 
 
 @dataclass
+class StorageAway(StorageError):
+    """It does not answer, or answers that it is overloaded or broken; the same may succeed later."""
+
+
+@dataclass
 class NotStored(StorageError):
     """No object has this key."""
 

@@ -8,7 +8,7 @@ import os
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from infra.storage.interface import (
     Closing,
@@ -16,6 +16,7 @@ from infra.storage.interface import (
     Nothing,
     NotStored,
     Readable,
+    StorageAway,
     StorageError,
     StoredObject,
     check_key,
@@ -23,6 +24,10 @@ from infra.storage.interface import (
     read_exactly,
     wrong_size,
 )
+from infra.times_in_text import written
+
+if TYPE_CHECKING:  # its rows need Django, and a storage can do without
+    from infra.circuits.shared import SharedCircuit
 
 MIB: Final = 1024 * 1024
 #: A smaller body is one request; a larger one goes up in parts, of which memory holds one.
@@ -30,10 +35,12 @@ PART_BYTES: Final = 8 * MIB
 LARGE_PART_BYTES: Final = 64 * MIB
 #: Parts of the first size; an upload has at most 10,000, so the later ones of a body without end are larger.
 SMALL_PARTS: Final = 1000
-CONNECT_SECONDS: Final = 5
-READ_SECONDS: Final = 30
+#: A person may wait for a request: with both, one to a server that says nothing ends within 30 s, and the circuit
+#: of the storage lets nobody wait after three of them.
+CONNECT_SECONDS: Final = 4
+READ_SECONDS: Final = 10
 #: Of each request, the first try counted.
-ATTEMPTS: Final = 4
+ATTEMPTS: Final = 2
 #: How often a download that breaks is continued where it broke.
 CONTINUED: Final = 3
 
@@ -41,8 +48,15 @@ CONTINUED: Final = 3
 class S3Storage:
     """Objects `prefix/key` of one bucket. Credentials come from where boto3 looks: environment, file, machine."""
 
-    def __init__(self, bucket: str, prefix: str = "", endpoint: str = "", region: str = "") -> None:
-        self.bucket, self.endpoint, self.region = bucket, endpoint, region
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        endpoint: str = "",
+        region: str = "",
+        circuit: SharedCircuit | None = None,
+    ) -> None:
+        self.bucket, self.endpoint, self.region, self.circuit = bucket, endpoint, region, circuit
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._lock = threading.Lock()
         self._client: tuple[int, Any] | None = None
@@ -162,10 +176,14 @@ class S3Storage:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
 
+        troubled = self._ask_circuit()
         try:
             yield
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
+            if _is_overload(error):
+                raise self._away(key, code) from error
+            self._answered(troubled)
             if code in ("NoSuchKey", "404", "NotFound"):
                 raise NotStored(
                     f"The storage has no object {key}.", way_out="Check whether the object has been deleted."
@@ -174,12 +192,42 @@ class S3Storage:
                 raise Damaged(f"{key} was replaced while it was read.", way_out="Read it again.") from None
             raise self._failed(key, code or str(error)) from error
         except (BotoCoreError, Boto3Error, OSError) as error:
-            raise self._failed(key, str(error) or type(error).__name__) from error
+            raise self._away(key, str(error) or type(error).__name__) from error
+        else:
+            self._answered(troubled)
+
+    def _ask_circuit(self) -> bool:
+        """Whether the storage failed lately; raises StorageAway while it is left alone."""
+        if self.circuit is None:
+            return False
+        look = self.circuit.look()
+        if look.open_until is not None:
+            raise StorageAway(
+                f"The storage of artefacts has not answered {self.circuit.failures} times in a row; it is tried "
+                f"again at {written(look.open_until)}.",
+                way_out="Try again after that. Nothing was stored or removed.",
+            )
+        return look.troubled
+
+    def _answered(self, troubled: bool) -> None:
+        if troubled and self.circuit is not None:
+            self.circuit.answered()
+
+    def _away(self, key: str, why: str) -> StorageAway:
+        """It did not answer; counted, and the error to raise."""
+        if self.circuit is not None:
+            self.circuit.failed(why)
+        message, way_out = self._words(key, why)
+        return StorageAway(message, way_out=way_out)
 
     def _failed(self, key: str, why: str) -> StorageError:
-        return StorageError(
+        message, way_out = self._words(key, why)
+        return StorageError(message, way_out=way_out)
+
+    def _words(self, key: str, why: str) -> tuple[str, str]:
+        return (
             f"The bucket {self.bucket} failed for {key}: {why}.",
-            way_out="Check bucket, endpoint, region and credentials (MUSTER_STORAGE, AWS_ACCESS_KEY_ID, "
+            "Check bucket, endpoint, region and credentials (MUSTER_STORAGE, AWS_ACCESS_KEY_ID, "
             "AWS_SECRET_ACCESS_KEY), and try again.",
         )
 
@@ -244,6 +292,12 @@ class S3Object(Closing):
                 raise
         self._etag, self._body = answer.get("ETag", ""), answer["Body"]
         return True
+
+
+def _is_overload(error: Any) -> bool:
+    """Whether the answer says that the server is broken or has too much to do, and not what was wrong with the call."""
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return status >= 500 or status == 429
 
 
 def _md5(part: bytes) -> str:

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     NODE_DOWN = "node.down"
     RESERVATION = "reservation.changed"
     POLICY_FAULT = "scheduler.fault"
+    OUTSIDE_AWAY = "system.unreachable"
     QUOTA = "quota.alert"
     WEBHOOK_DISABLED = "webhook.disabled"
     #: Sent by the button of a webhook's page, to that webhook alone.
@@ -80,6 +81,10 @@ KINDS: Final[dict[Kind, About]] = {
     ),
     Kind.POLICY_FAULT: About(
         "Scheduler fault", "A plugin failed and is out of use, or a profile cannot be followed.", mail=True,
+        operators=True,
+    ),
+    Kind.OUTSIDE_AWAY: About(
+        "Outside system unreachable", "The storage, the mail server or a quota provider does not respond.", mail=True,
         operators=True,
     ),
     Kind.RESERVATION: About(

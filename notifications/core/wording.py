@@ -26,6 +26,7 @@ _OF_THINGS: Final[dict[Kind, tuple[str, str]]] = {
     Kind.NODE_DRAINS: ("Node {name} drains while a job of yours runs there",) * 2,
     Kind.NODE_DOWN: ("Node {name} is down", "{count:,} nodes are down, first {name}"),
     Kind.POLICY_FAULT: ("Scheduler fault: {name}", "{count:,} scheduler faults, first {name}"),
+    Kind.OUTSIDE_AWAY: ("{name} does not respond", "{count:,} outside systems do not respond, first {name}"),
     Kind.WEBHOOK_DISABLED: ("The webhook {name} was disabled",) * 2,
     Kind.RESERVATION: ("Reservation {name} changed", "{count:,} changes of reservations"),
 }

@@ -16,17 +16,20 @@ from typing import Any, Final
 
 import structlog
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from accounts.models import ProjectRole
 from accounts.permissions import current_memberships
 from accounts.services import audit
+from infra.models import Circuit, System
 from notifications.core import signing
 from notifications.core.backoff import MAX_TRIES, wait_seconds
 from notifications.core.grouping import array_of
 from notifications.core.kinds import Kind
 from notifications.models import Endpoint, Message, MessageState
 from notifications.services import guarded_http
+from notifications.services.circuits import circuit_of
 from notifications.services.endpoints import secrets_of
 from notifications.services.guarded_http import Answer
 from notifications.services.links import link_of, title_of
@@ -69,11 +72,17 @@ Taken = tuple[Message, str, bytes, dict[str, str]]
 
 
 def _take(now: datetime) -> list[Taken]:
-    """Lease some messages that are due; those of disabled endpoints wait until they are enabled."""
+    """Lease some messages that are due; those of disabled endpoints wait until they are enabled.
+
+    Those of an endpoint whose circuit is open wait as well, and keep their tries; after the pause one of them is the
+    try. A test is sent all the same: a person waits for what comes of it.
+    """
+    left_alone, tried_first = _circuits(now)
     with transaction.atomic():
         due = (
             Message.objects.select_for_update(of=("self",), skip_locked=True)
             .filter(state=MessageState.PENDING, due_at__lte=now, endpoint__disabled_at__isnull=True)
+            .exclude(~Q(kind=Kind.TEST), endpoint__in=left_alone)
             .select_related("endpoint", "endpoint__project", "endpoint__user", "project", "user")
             .order_by("due_at", "id")[: 8 * AT_ONCE]
         )
@@ -81,7 +90,7 @@ def _take(now: datetime) -> list[Taken]:
         per_endpoint: dict[int, int] = {}
         for message in due:
             count = per_endpoint.get(message.endpoint_id, 0)
-            if count >= OF_ENDPOINT:
+            if count >= (1 if message.endpoint_id in tried_first else OF_ENDPOINT):
                 continue
             prepared = _prepare(message, now)
             if prepared is None:
@@ -94,6 +103,18 @@ def _take(now: datetime) -> list[Taken]:
             message.save(update_fields=["due_at", "tries", "tries_of_round", "body"])
             taken.append(prepared)
         return taken
+
+
+def _circuits(now: datetime) -> tuple[list[int], set[int]]:
+    """Endpoints to leave alone, and those that failed lately, of which one message at a time is sent."""
+    left_alone, tried_first = [], set()
+    for row in Circuit.objects.filter(system=System.WEBHOOK):
+        number = int(row.name.partition(":")[2])
+        if row.open_until is not None and row.open_until > now:
+            left_alone.append(number)
+        else:
+            tried_first.add(number)
+    return left_alone, tried_first
 
 
 def _prepare(message: Message, now: datetime) -> Taken | None:
@@ -157,6 +178,10 @@ def settle_try(message: Message, answer: Answer, *, now: datetime) -> None:
                 row.due_at = now + timedelta(seconds=wait)
         row.save(update_fields=["log", "state", "delivered_at", "due_at"])
         _mark_endpoint(message.endpoint, answer, now=now)
+    if answer.is_away:
+        circuit_of(message.endpoint).failed(answer.error)
+    elif not answer.refused:
+        circuit_of(message.endpoint).answered()
     log.info(
         "webhook_tried", endpoint=message.endpoint_id, message=message.message_id, status=answer.status,
         error=answer.error, milliseconds=answer.milliseconds,

@@ -20,6 +20,7 @@ from notifications.core import signing
 from notifications.core.addresses import BadTarget
 from notifications.core.kinds import KINDS, SENT, SENT_OF_PROJECTS, Kind
 from notifications.models import Endpoint, Message, MessageState
+from notifications.services.circuits import circuit_of
 from notifications.services.guarded_http import check_url
 from notifications.services.preferences import require_whole_person
 
@@ -134,6 +135,7 @@ def set_enabled(*, endpoint: Endpoint, by: User, enabled: bool) -> Endpoint:
         row.disabled_reason = "" if enabled else f"disabled by {by.username}"
         row.failing_since = None
         row.save(update_fields=["disabled_at", "disabled_reason", "failing_since"])
+        circuit_of(row).answered()
         audit.record(
             by=by, action="webhook.enable" if enabled else "webhook.disable", thing=row, project=row.project
         )
@@ -151,6 +153,7 @@ def delete_endpoint(*, endpoint: Endpoint, by: User) -> None:
             before={"url": endpoint.url},
             project=endpoint.project,
         )
+        circuit_of(endpoint).answered()
         endpoint.delete()
 
 

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from accounts.models import User
+from infra.models import System
 from infra.times_in_text import written
 from notifications.core.grouping import group_of_job
 from notifications.core.kinds import TIME_SHARES, USUAL_TIME_SHARE, Kind, mail_of_job
@@ -100,6 +101,15 @@ SELECT key, subject, reason FROM (
 ) faulty
 WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = faulty.key) ORDER BY id LIMIT %(batch)s
 """
+#: Receivers of webhooks are their owners' concern, who hear when one is disabled.
+_CIRCUITS: Final = """
+SELECT key, name, system, label, text FROM (
+    SELECT 'circuit:' || name || ':' || floor(extract(epoch FROM opened_at))::bigint AS key, name, system, label, text
+    FROM infra_circuit
+    WHERE system <> 'webhook' AND opened_at < %(now)s - %(lasting)s * interval '1 second'
+) left_alone
+WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = left_alone.key) ORDER BY name LIMIT %(batch)s
+"""
 _DRAINS: Final = """
 SELECT key, node_id, node, number, user_id, project_id, name, drain_reason, drained_by FROM (
     SELECT DISTINCT
@@ -119,7 +129,16 @@ def look(*, now: datetime | None = None) -> int:
     now = now or timezone.now()
     return sum(
         _take_in(find(now), now)
-        for find in (never_starts, limits_near, idle_gpus, nodes_down, nodes_out, node_drains, faults)
+        for find in (
+            never_starts,
+            limits_near,
+            idle_gpus,
+            nodes_down,
+            nodes_out,
+            node_drains,
+            faults,
+            outside,
+        )
     )
 
 
@@ -245,6 +264,24 @@ def _fault(row: Row, people: Sequence[int], now: datetime) -> Callable[[int], li
         Occurrence(
             kind=Kind.POLICY_FAULT, source=SOURCE, event=number, at=now, user_id=person, group="faults",
             text=f"{row['subject']}: {row['reason']}", name=row["subject"], thing="cluster",
+        )
+        for person in people
+    ]  # fmt: skip
+
+
+def outside(now: datetime) -> list[Found]:
+    """Systems outside Muster that do not answer for longer than a moment, for the operators, once each time."""
+    rows = _rows(_CIRCUITS, now, lasting=LASTING_SECONDS)
+    people = [person.pk for person in operators()] if rows else []
+    return [(row["key"], _outside(row, people, now)) for row in rows]
+
+
+def _outside(row: Row, people: Sequence[int], now: datetime) -> Callable[[int], list[Occurrence]]:
+    name = f"{System(row['system']).label} {row['label']}".strip()
+    return lambda number: [
+        Occurrence(
+            kind=Kind.OUTSIDE_AWAY, source=SOURCE, event=number, at=now, user_id=person, group="outside",
+            text=f"{name}: {row['text']}", name=name, thing="system",
         )
         for person in people
     ]  # fmt: skip

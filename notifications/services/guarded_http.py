@@ -37,6 +37,7 @@ CONNECT_SECONDS: Final = 5.0
 TOTAL_SECONDS: Final = 15.0
 #: Of an answer nothing but its status matters; so much is read, for the log.
 MAX_ANSWER_BYTES: Final = 4096
+TOO_MANY: Final = 429
 USER_AGENT: Final = "Muster-Webhooks/1"
 _ONLY_HTTPS: Final = "must begin with https://; plain http is for networks that the site lists"
 
@@ -54,6 +55,11 @@ class Answer:
     @property
     def delivered(self) -> bool:
         return 200 <= self.status < 300
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the receiver does not answer, or is broken or overloaded; the next message would fare no better."""
+        return not self.refused and (self.status == 0 or self.status >= 500 or self.status == TOO_MANY)
 
 
 def check_url(url: str) -> Target:

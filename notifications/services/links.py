@@ -31,6 +31,8 @@ def link_of(row: Bundle) -> str:
         return reverse("node", args=[int(number)])
     if about == "endpoint":
         return reverse("webhook", args=[int(number)])
+    if about == "system":
+        return reverse("system")
     if about == "quota":
         return reverse("quota")
     if about in ("reservations", "cluster"):

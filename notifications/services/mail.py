@@ -21,6 +21,8 @@ from django.db import transaction
 from django.template.loader import render_to_string
 from django.utils import timezone
 
+from infra.circuits.shared import Look, SharedCircuit
+from infra.models import System
 from notifications.core.backoff import wait_seconds
 from notifications.models import Mail, MailState, Notification
 from notifications.services.links import jobs_of, link_of, title_of
@@ -39,25 +41,38 @@ def send_mails(*, now: datetime | None = None) -> int:
     """Send what is due; answers how many. Where the server does not answer, all of it waits for another run."""
     if not mail_is_on():
         return 0
+    circuit = mail_circuit()
+    look = circuit.look()
+    if look.open_until is not None:  # nothing is taken, so that no mail uses up its tries
+        return 0
     began, sent = time.monotonic(), 0
     while time.monotonic() - began < RUN_SECONDS:
-        taken = _take(now or timezone.now())
+        taken = _take(now or timezone.now(), 1 if look.troubled else AT_ONCE)
         if not taken:
             break
-        count, answers = _send(taken, now or timezone.now())
+        count, fault = _send(taken, now or timezone.now())
         sent += count
-        if not answers:
+        if fault:
+            circuit.failed(fault)
             break
+        if look.troubled:
+            circuit.answered()
+            look = Look()
     return sent
 
 
-def _take(now: datetime) -> list[Mail]:
+def mail_circuit() -> SharedCircuit:
+    """The circuit of the mail server: while it is open, mails wait and keep their tries."""
+    return SharedCircuit(System.MAIL, label=f"{settings.EMAIL_HOST}:{settings.EMAIL_PORT}")
+
+
+def _take(now: datetime, most: int) -> list[Mail]:
     with transaction.atomic():
         due = list(
             Mail.objects.select_for_update(of=("self",), skip_locked=True)
             .filter(state=MailState.PENDING, due_at__lte=now)
             .select_related("notification", "notification__user", "notification__project")
-            .order_by("due_at", "notification_id")[:AT_ONCE]
+            .order_by("due_at", "notification_id")[:most]
         )
         for mail in due:
             mail.due_at = now + LEASE
@@ -66,8 +81,8 @@ def _take(now: datetime) -> list[Mail]:
     return due
 
 
-def _send(taken: Sequence[Mail], now: datetime) -> tuple[int, bool]:
-    """How many were sent, and whether the server answers: the rest of an answer that fails waits with it."""
+def _send(taken: Sequence[Mail], now: datetime) -> tuple[int, str]:
+    """How many were sent, and why the server does not answer (empty: it does); the rest of the mails then wait."""
     connection = get_connection()
     sent = 0
     try:
@@ -89,11 +104,11 @@ def _send(taken: Sequence[Mail], now: datetime) -> tuple[int, bool]:
         for mail in taken:
             if mail.state == MailState.PENDING:
                 _failed(mail, error, now)
-        return sent, False
+        return sent, str(error) or type(error).__name__
     finally:
         with suppress(OSError):
             connection.close()
-    return sent, True
+    return sent, ""
 
 
 def _mark(mail: Mail, **changes: object) -> None:

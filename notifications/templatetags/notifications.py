@@ -22,7 +22,8 @@ _LOOKS: Final = {
     Kind.CANCELLED: ("cancelled", "slash"), Kind.HELD: ("pending", "pause"), Kind.TIME_LIMIT: ("pending", "clock"),
     Kind.IDLE_GPU: ("pending", "gpu"), Kind.NODE_DRAINS: ("pending", "node"), Kind.NODE_DOWN: ("failed", "node"),
     Kind.RESERVATION: ("starting", "flag"), Kind.QUOTA: ("pending", "bars"),
-    Kind.POLICY_FAULT: ("failed", "warn"), Kind.WEBHOOK_DISABLED: ("failed", "link"), Kind.TEST: ("starting", "link"),
+    Kind.POLICY_FAULT: ("failed", "warn"), Kind.OUTSIDE_AWAY: ("failed", "link"),
+    Kind.WEBHOOK_DISABLED: ("failed", "link"), Kind.TEST: ("starting", "link"),
 }  # fmt: skip
 
 

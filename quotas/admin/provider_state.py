@@ -17,7 +17,7 @@ from unfold.decorators import display
 from accounts.admin.base import FactsAdmin, ReasonedForm, table
 from accounts.services import audit
 from infra.errors import MusterError
-from quotas.models import ProviderCircuit, ProviderState, ProviderStatus
+from quotas.models import ProviderState, ProviderStatus
 from quotas.providers.view import ProviderView, view_of
 from quotas.services.providers import exchange_quota, repair_provider
 
@@ -159,13 +159,6 @@ class ProviderStateAdmin(FactsAdmin):
         from accounts import permissions
 
         return bool(permissions.may(request.user, "operate"))
-
-
-@admin.register(ProviderCircuit)
-class ProviderCircuitAdmin(FactsAdmin):
-    """A provider that failed often is left alone until `open until`; then one process tries again."""
-
-    list_display = ("provider", "failures", "opened_at", "open_until", "text")
 
 
 def _view(state: ProviderState) -> ProviderView:

@@ -5,7 +5,7 @@ from quotas.models.budget import Budget, BudgetPeriod, BudgetResource, OnSpent
 from quotas.models.drift import DriftFinding, DriftKind
 from quotas.models.grant import CLOSED, OPEN, Grant, GrantState
 from quotas.models.ledger import LedgerEntry, LedgerRollUp, PriceRow
-from quotas.models.provider_state import ProviderCircuit, ProviderState, ProviderStatus
+from quotas.models.provider_state import ProviderState, ProviderStatus
 from quotas.models.quota import Provider, Quota, QuotaResource
 from quotas.models.share import ShareUsage
 
@@ -27,7 +27,6 @@ __all__ = [
     "OnSpent",
     "PriceRow",
     "Provider",
-    "ProviderCircuit",
     "ProviderState",
     "ProviderStatus",
     "Quota",

@@ -1,4 +1,4 @@
-"""How things stand with a quota that is kept outside Muster, and with those who keep it."""
+"""How things stand with a quota that is kept outside Muster."""
 
 from __future__ import annotations
 
@@ -60,16 +60,3 @@ class ProviderState(models.Model):
 
     def __str__(self) -> str:
         return f"{self.get_provider_display()} of {self.project}: {self.get_status_display()}"
-
-
-class ProviderCircuit(models.Model):
-    """Whether a provider is asked at all, shared by all processes: after failures it is left alone a while."""
-
-    provider = models.CharField(max_length=8, primary_key=True, choices=Provider)
-    failures = models.PositiveIntegerField(default=0)
-    opened_at = models.DateTimeField(null=True, blank=True)
-    open_until = models.DateTimeField(null=True, blank=True)
-    text = models.CharField(max_length=500, blank=True)
-
-    def __str__(self) -> str:
-        return f"{self.get_provider_display()}: {'left alone' if self.open_until else 'asked'}"

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from accounts.models import Membership, Project, ProjectRole
 from accounts.services import audit
+from infra.models import Circuit
 from quotas import outbox
 from quotas.core.external_limits import (
     Bound,
@@ -27,8 +28,8 @@ from quotas.core.external_limits import (
     compare,
     strictest,
 )
-from quotas.models import Provider, ProviderCircuit, ProviderState, ProviderStatus, Quota
-from quotas.providers import circuit
+from quotas.models import Provider, ProviderState, ProviderStatus, Quota
+from quotas.providers.circuit import circuit_of
 from quotas.providers.external import ExternalQuotaProvider, Found, Refused, Scope, Unreachable
 from quotas.providers.registry import provider as provider_named
 
@@ -80,19 +81,20 @@ def exchange(project_id: int, *, repair: bool = False) -> Outcome | None:
         return None
     if task.provider.off_text:
         return _record(state, task, Outcome(ProviderStatus.OFF, task.provider.off_text), None, None)
-    wait = circuit.may_ask(state.provider)
-    if wait is not None:
-        text = state.text if state.status == ProviderStatus.UNREACHABLE else _circuit_text(state.provider)
-        return _record(state, task, Outcome(ProviderStatus.UNREACHABLE, text), None, wait)
+    circuit = circuit_of(state.provider)
+    look = circuit.look()
+    if look.open_until is not None:
+        text = state.text if state.status == ProviderStatus.UNREACHABLE else _circuit_text(circuit.name)
+        return _record(state, task, Outcome(ProviderStatus.UNREACHABLE, text), None, look.open_until)
     try:
         outcome, found = _talk(task, state, repair=repair)
     except Unreachable as error:
-        circuit.failed(state.provider, str(error), retry_after_seconds=error.retry_after_seconds)
+        circuit.failed(str(error), retry_after_seconds=error.retry_after_seconds)
         return _record(state, task, Outcome(ProviderStatus.UNREACHABLE, str(error)), None, None)
     except Refused as error:
-        circuit.answered(state.provider)
+        circuit.answered()
         return _record(state, task, Outcome(ProviderStatus.REFUSED, str(error)), None, None)
-    circuit.answered(state.provider)
+    circuit.answered()
     return _record(state, task, outcome, found, None)
 
 
@@ -292,7 +294,7 @@ def _shown(task: Task, differences: Iterable[Difference], side: str) -> Mapping[
 
 
 def _circuit_text(name: str) -> str:
-    row = ProviderCircuit.objects.filter(pk=name).first()
+    row = Circuit.objects.filter(pk=name).first()
     return row.text if row is not None and row.text else "The provider has not responded several times."
 
 

@@ -163,7 +163,7 @@ class DeviceInline(FactsInline):
 DRAINED = ("drain_reason", "drained_by", "drained_at")
 HARDWARE = ("cpu", "memory", "storage", "gpus", "numa_domains", "domains", "labels", "extras")
 AGENT = (
-    "address", "agent_version", "agent_key_prefix", "boot_id", "registered_at", "last_contact",
+    "address", "agent_version", "agent_protocol", "agent_key_prefix", "boot_id", "registered_at", "last_contact",
     "silent_from", "clock_skew_ms", "generation", "created_at",
 )  # fmt: skip
 NODE_LABELS = {

@@ -5,5 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 VERSION: Final = "0.1.0"
-#: Raised when agent and server could no longer understand each other.
+#: What this agent says, and the newest that this server understands. Raised when a message changes its meaning.
 PROTOCOL: Final = 1
+#: The oldest that this server serves: that of the release before, so that agents can be upgraded after it.
+OLDEST_PROTOCOL: Final = 1

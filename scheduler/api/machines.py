@@ -101,6 +101,9 @@ class NodeSerializer(serializers.Serializer[Any]):
     gpus = GpuSerializer(many=True)
     extras = serializers.DictField()
     agent_version = serializers.CharField()
+    agent_protocol = serializers.IntegerField(
+        allow_null=True, help_text="Version of the messages that its agent sends; null before the first."
+    )
     isolation = IsolationSerializer()
     last_seen_at = serializers.DateTimeField(allow_null=True)
     generation = serializers.IntegerField()
@@ -138,6 +141,7 @@ class NodeSerializer(serializers.Serializer[Any]):
             "gpus": [gpu_of(device, node) for device in devices],
             "extras": node.extras,
             "agent_version": node.agent_version,
+            "agent_protocol": node.agent_protocol,
             "isolation": isolation_of(node),
             "last_seen_at": moment(node.last_seen_at),
             "generation": node.generation,

@@ -79,6 +79,8 @@ class Node(models.Model):
     # The agent.
     address = models.CharField(max_length=64, blank=True)
     agent_version = models.CharField(max_length=32, blank=True)
+    #: Of its messages (`scheduler.agent.PROTOCOL`); None until it has sent one.
+    agent_protocol = models.PositiveSmallIntegerField(null=True, blank=True)
     agent_key_prefix = models.CharField(max_length=16, blank=True, db_index=True)
     agent_key_digest = models.CharField(max_length=64, blank=True)
     #: Identifies one start of the machine: processes do not outlive it.

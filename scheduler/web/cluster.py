@@ -20,6 +20,7 @@ from accounts.models import User
 from accounts.web.pages import page, reader
 from infra.plain_text import reason_of
 from scheduler import labels
+from scheduler.agent import PROTOCOL, VERSION
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Allocation, Device, Node
 from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_reservations
@@ -214,6 +215,7 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         "any_fake": any(device.fake for device in devices),
         "isolation": isolation_shown(node.isolation),
         "clock": clock_words(node.clock_skew_ms),
+        "agent": agent_shown(node),
         "reservations": visible_reservations(user)
         .filter(nodes=node, cancelled_at=None, ends_at__gt=timezone.now(), job=None)
         .select_related("project")
@@ -226,6 +228,28 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
     }
     template = "scheduler/node_body.html" if "partial" in request.GET else "scheduler/node.html"
     return render(request, template, context)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentShown:
+    """The agent of a node in words, and what to do about its version."""
+
+    words: str
+    advice: str = ""
+
+
+def agent_shown(node: Node) -> AgentShown:
+    """Version and protocol of a node's agent beside those of this server."""
+    if not node.agent_version:
+        return AgentShown("unknown")
+    protocol = "" if node.agent_protocol is None else f", protocol {node.agent_protocol}"
+    words = f"{node.agent_version}{protocol}"
+    if node.agent_version == VERSION and node.agent_protocol in (None, PROTOCOL):
+        return AgentShown(words)
+    return AgentShown(
+        words,
+        f"The server has {VERSION}, protocol {PROTOCOL}. Upgrade the agent; its jobs continue meanwhile.",
+    )
 
 
 def ends_by(allocation: Allocation) -> datetime | None:

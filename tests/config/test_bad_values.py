@@ -58,7 +58,7 @@ def test_other_addresses_of_the_admin_do_not_break(cast: Cast) -> None:
     for odd in IN_PATHS:
         for url in (
             f"/admin/scheduler/cycle/{odd}/replay/",
-            f"/admin/quotas/providercircuit/{odd}/history/",
+            f"/admin/infra/circuit/{odd}/history/",
             f"/admin/quotas/providerstate/1/do/{odd}/",
             f"/admin/scheduler/node/do/drain/?ids={odd}",
             f"/admin/scheduler/node/do/{odd}/?ids=1",
@@ -85,7 +85,7 @@ def test_what_is_typed_into_a_choice_finds_rows_in_one_order(
 
 
 def test_the_page_says_what_is_wrong_with_the_value(cast: Cast) -> None:
-    answer = enter(cast.operator).get("/admin/quotas/providercircuit/a%00b/change/")
+    answer = enter(cast.operator).get("/admin/infra/circuit/a%00b/change/")
 
     assert answer.status_code == 422
     assert "contains an invalid value" in answer.content.decode()

@@ -25,7 +25,7 @@ def test_livez_asks_neither_database_nor_session(client: Client) -> None:
 
 @pytest.mark.django_db
 def test_readyz_is_503_while_a_migration_is_missing(client: Client) -> None:
-    leaves = {name for app, name in health._leaf_migrations() if app == "scheduler"}
+    leaves = {name for app, name in health.leaf_migrations() if app == "scheduler"}
     with as_owner():
         for name in ("0001_initial", *leaves):
             MigrationRecorder(connection).record_unapplied("scheduler", name)

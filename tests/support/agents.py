@@ -114,6 +114,8 @@ class AgentProcess:
     python_path: str = ""
     #: Where it reads the server's address; else it is given the address itself.
     server_file: Path | None = None
+    #: The source of the agent: an older one, where releases are mixed.
+    source: Path = ROOT
     popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> AgentProcess:
@@ -132,7 +134,7 @@ class AgentProcess:
                     ),
                     *("--state", str(self.state), *arguments),
                 ],
-                cwd=ROOT,
+                cwd=self.source,
                 env={
                     "PATH": os.environ["PATH"],
                     "MUSTER_JOIN_TOKEN": self.token,

@@ -30,11 +30,13 @@ from scheduler.agent.protocol import STREAM_PATH, Stop
 from scheduler.api.agent.checkpoints import answer_checkpoint, get_piece, put_piece
 from scheduler.api.agent.reading import (
     MAX_BODY_BYTES,
+    AgentRefused,
     Reader,
     parse,
     read_chunks,
     read_files,
     read_kept,
+    read_protocol,
     read_sync,
     read_usage,
     read_wait,
@@ -84,6 +86,8 @@ LOOK_WITHOUT_HINTS_SECONDS: Final = 1.5
 LINGER_SECONDS: Final = 0.002
 #: At most this number of agents get their orders in one transaction.
 ORDERS_TOGETHER: Final = 64
+#: The most that a node's row keeps of one that nobody knows.
+MAX_PROTOCOL: Final = 32767
 #: More messages of a kind are not kept waiting: their agents send them again.
 MAX_WAITING: Final = 2000
 
@@ -219,7 +223,11 @@ class AgentDoor:
         """
         if "inventory" in body:  # a large part to read: only of those who have a key
             await self._in_thread(agent_of_key, key)
-        message = read_sync(key, body)
+        try:
+            message = read_sync(key, body)
+        except AgentRefused as refused:
+            await self._in_thread(_note_refused, key, body, str(refused))
+            raise
         until = time.monotonic() + min(read_wait(body) or 0.0, settings.MUSTER_SYNC_HOLD_SECONDS)
         stops: list[Stop] = []
         if message.reports:
@@ -412,6 +420,8 @@ def _problem(error: MusterError) -> dict[str, Any]:
 
 
 def _register(body: Mapping[str, Any], address: str) -> dict[str, Any]:
+    if "protocol" in body:
+        read_protocol(body)
     with request_context.acting(address=address):
         done = nodes.register_node(
             join_token=str(body.get("join_token", "")),
@@ -426,6 +436,19 @@ def _register(body: Mapping[str, Any], address: str) -> dict[str, Any]:
         "cluster": done.node.cluster.slug,
         "protocol": PROTOCOL,
     }
+
+
+def _note_refused(key: str, body: Mapping[str, Any], why: str) -> None:
+    """A node whose agent is refused says so; an agent without a valid key is nobody's."""
+    node = agent_of_key(key).node
+    version, protocol = body.get("agent_version"), body.get("protocol")
+    heartbeats.note_refused_agent(
+        node,
+        version=version.replace("\0", "") if isinstance(version, str) else "",
+        protocol=protocol if isinstance(protocol, int) and 0 <= protocol <= MAX_PROTOCOL else None,
+        why=why,
+    )
+    log.warning("agent_refused", node=node.name, protocol=str(protocol)[:20], why=why)
 
 
 def _sync_answer(answer: AgentAnswer) -> dict[str, Any]:

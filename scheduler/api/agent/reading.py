@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from infra.errors import FieldProblem, InvalidInput, MusterError
-from scheduler.agent import PROTOCOL
+from scheduler.agent import OLDEST_PROTOCOL, PROTOCOL, VERSION
 from scheduler.agent.protocol import PROBE_TEXT_BYTES, ProbeResult, Report
 from scheduler.services.cluster.inventory import read_inventory
 from scheduler.services.cluster.unknown_tasks import DescribedTask
@@ -112,16 +112,37 @@ def read_wait(body: Mapping[str, Any]) -> float | None:
     return None
 
 
+class AgentRefused(InvalidInput):
+    """The agent speaks a protocol that this server does not; `code` says which of the two is too old."""
+
+
+def read_protocol(body: Mapping[str, Any]) -> int:
+    """The protocol of the agent, from that of the release before to ours; raises AgentRefused for any other."""
+    given = body.get("protocol")
+    said = given if isinstance(given, int) and not isinstance(given, bool) else None
+    if said is not None and OLDEST_PROTOCOL <= said <= PROTOCOL:
+        return said
+    words = "no protocol that can be read" if said is None else f"protocol {said}"[:30]
+    span = f"{OLDEST_PROTOCOL}" if OLDEST_PROTOCOL == PROTOCOL else f"{OLDEST_PROTOCOL} to {PROTOCOL}"
+    if said is not None and said > PROTOCOL:
+        raise AgentRefused(
+            message=f"The agent is newer than the server: it speaks {words}, the server {span}.",
+            code="agent-too-new",
+            way_out="Upgrade the server first, then the agents (docs/guides/upgrade.md).",
+        )
+    raise AgentRefused(
+        message=f"The agent is too old: it speaks {words}, the server {span}.",
+        code="agent-too-old",
+        way_out=f"Upgrade the agent of this node to version {VERSION} and restart it; its jobs go on meanwhile.",
+    )
+
+
 def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
     """A sync message; raises InvalidInput with all that is wrong with it.
 
     One that only reports, and does not wait, is sent beside the call that is held open and gets the orders.
     """
-    if body.get("protocol") != PROTOCOL:
-        raise InvalidInput(
-            message=f"This server speaks protocol {PROTOCOL}, and the agent {body.get('protocol')!r}.",
-            way_out="Update the older of the two.",
-        )
+    protocol = read_protocol(body)
     read = Reader()
     wait = read_wait(body)
     if wait is None:
@@ -151,6 +172,7 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
         clock_ms=clock_ms,
         inventory=inventory,
         described=described,
+        protocol=protocol,
         **texts,
     )
 

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from infra.db.prepared import ask
 from scheduler import outbox
+from scheduler.agent import PROTOCOL
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Node
 from scheduler.services.cluster.inventory import Inventory, apply_inventory
@@ -46,7 +47,7 @@ class KnownAgent:
 
 #: The columns that each call of an agent needs of its node; the rest are loaded on access.
 _WANTED: Final = {
-    "id", "cluster_id", "name", "address", "state", "boot_id", "agent_version", "cpu_millis",
+    "id", "cluster_id", "name", "address", "state", "boot_id", "agent_version", "agent_protocol", "cpu_millis",
     "agent_key_prefix", "agent_key_digest",
 }  # fmt: skip
 _COLUMNS: Final = [field.attname for field in Node._meta.concrete_fields if field.attname in _WANTED]
@@ -100,6 +101,7 @@ class Heartbeat:
     agent_version: str
     clock_ms: int
     inventory: Inventory | None = None
+    protocol: int = PROTOCOL
 
     @property
     def changes_node(self) -> bool:
@@ -108,6 +110,7 @@ class Heartbeat:
             node.state != NodeState.UP
             or node.boot_id != self.boot_id[:64]
             or node.agent_version != self.agent_version[:32]
+            or node.agent_protocol != self.protocol
             or self.inventory is not None
         )
 
@@ -150,12 +153,24 @@ def _skew_ms(clock_ms: int, now: datetime) -> int:
 @transaction.atomic
 def _write_node(beat: Heartbeat) -> None:
     row = Node.objects.select_for_update(no_key=True).select_related("cluster").get(pk=beat.agent.node.pk)
-    Node.objects.filter(pk=row.pk).update(boot_id=beat.boot_id[:64], agent_version=beat.agent_version[:32])
+    Node.objects.filter(pk=row.pk).update(
+        boot_id=beat.boot_id[:64], agent_version=beat.agent_version[:32], agent_protocol=beat.protocol
+    )
     if beat.inventory is not None:
         apply_inventory(row, beat.inventory)
     mark_up(row)
     if beat.inventory is not None and beat.inventory.health_problem is not None:
         apply_health(row, beat.inventory.health_problem)
+
+
+def note_refused_agent(node: Node, *, version: str, protocol: int | None, why: str) -> None:
+    """Show on the node that its agent was refused, and as what; the inventory of an agent that is served ends that.
+
+    It is no heartbeat: a node whose agent is refused is silent, and is lost once its lease has run out.
+    """
+    Node.objects.filter(pk=node.pk).exclude(trouble=why[:200]).update(
+        trouble=why[:200], agent_version=version[:32], agent_protocol=protocol
+    )
 
 
 def begin_contact(node: Node) -> None:

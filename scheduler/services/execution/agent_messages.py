@@ -10,6 +10,7 @@ from typing import NamedTuple
 from django.utils import timezone
 
 from infra.errors import MusterError
+from scheduler.agent import PROTOCOL
 from scheduler.agent.protocol import Report
 from scheduler.models import Node
 from scheduler.services.cluster import heartbeats, unknown_tasks
@@ -38,6 +39,7 @@ class AgentMessage:
     inventory: Inventory | None = None
     #: When it came: its ages count from then, however long it waits for its turn.
     came_at: datetime = field(default_factory=timezone.now)
+    protocol: int = PROTOCOL
     #: Looked at again while the agent waits: that is no sign of life.
     again: bool = False
     #: Whose the tasks are that the server asked about.
@@ -121,7 +123,7 @@ def _spare_unknown(message: AgentMessage, agent: KnownAgent, orders: Orders) -> 
 def _beat(messages: Iterable[AgentMessage], agents: Mapping[str, KnownAgent]) -> None:
     heartbeats.record_heartbeats(
         [
-            Heartbeat(agents[m.key], m.boot_id, m.agent_version, m.clock_ms, m.inventory)
+            Heartbeat(agents[m.key], m.boot_id, m.agent_version, m.clock_ms, m.inventory, m.protocol)
             for m in messages
             if m.key in agents
         ]

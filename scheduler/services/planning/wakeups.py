@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 WITHOUT_HINTS_SECONDS: Final = 1.0
 #: A connection that failed is tried again after so long.
 RECONNECT_SECONDS: Final = 1.0
+#: To connect and to subscribe; a server that hangs must not keep the planner from planning by its clock.
+CONNECT_SECONDS: Final = 0.5
 #: A server that does not answer a ping for so long counts as away.
 SILENCE_SECONDS: Final = 3.0
 
@@ -64,7 +66,7 @@ class WakeUps:
             return False
         try:
             client = redis.Redis.from_url(
-                settings.REDIS_URL, socket_connect_timeout=0.5, socket_timeout=SILENCE_SECONDS
+                settings.REDIS_URL, socket_connect_timeout=CONNECT_SECONDS, socket_timeout=CONNECT_SECONDS
             )
             subscription = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
             subscription.subscribe(PLANNERS_CHANNEL)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+from django.utils import timezone
 
-from infra.storage import Damaged, StorageError
+from infra.circuits.shared import SharedCircuit
+from infra.models import Circuit, System
+from infra.storage import Damaged, NotStored, StorageAway, StorageError, s3
 from infra.storage.s3 import PART_BYTES, S3Storage
 
 from .test_contract import Trickle, get, put, some_bytes
@@ -108,3 +115,70 @@ def test_a_bucket_that_is_not_there_is_an_error_with_a_way_out(bucket: S3Storage
         with pytest.raises(StorageError, match="NoSuchBucket") as caught:
             ask()
         assert "AWS_ACCESS_KEY_ID" in caught.value.way_out
+
+
+# ---------------------------------------------------------------- the circuit of the storage
+
+
+@pytest.fixture
+def away(bucket: S3Storage, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A bucket with a circuit whose server does what `away.does` says; `away.calls` counts."""
+    storage = S3Storage(
+        bucket.bucket, bucket.prefix.strip("/"), bucket.endpoint, bucket.region,
+        SharedCircuit(System.STORAGE, "artefacts"),
+    )  # fmt: skip
+    found = SimpleNamespace(storage=storage, calls=0, does=lambda: None)
+
+    def head_object(**words: Any) -> Any:
+        found.calls += 1
+        found.does()
+        return {"ContentLength": 7}
+
+    storage._client = (os.getpid(), SimpleNamespace(head_object=head_object))
+    return found
+
+
+def refuses(code: str, status: int) -> Any:
+    def answer() -> None:
+        raise ClientError(
+            {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "HeadObject"
+        )
+
+    return answer
+
+
+def hangs() -> None:
+    raise ReadTimeoutError(endpoint_url="https://s3.example.org")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("fault", [hangs, refuses("SlowDown", 503), refuses("InternalError", 500)])
+def test_a_storage_that_does_not_answer_is_not_called_after_three_times(away: Any, fault: Any) -> None:
+    away.does = fault
+    for _ in range(3):
+        with pytest.raises(StorageAway):
+            away.storage.size("a")
+
+    with pytest.raises(StorageAway, match="has not answered 3 times in a row; it is tried again at 20"):
+        away.storage.size("a")
+    assert away.calls == 3
+
+    away.does = lambda: None
+    Circuit.objects.update(open_until=timezone.now() - timedelta(seconds=1))
+    assert away.storage.size("a") == 7
+    assert not Circuit.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_storage_that_refuses_or_has_no_such_object_does_answer(away: Any) -> None:
+    for fault, error in [(refuses("404", 404), NotStored), (refuses("AccessDenied", 403), StorageError)] * 3:
+        away.does = fault
+        with pytest.raises(error):
+            away.storage.size("a")
+
+    assert away.calls == 6
+    assert not Circuit.objects.exists()
+
+
+def test_no_request_waits_on_a_storage_for_longer_than_half_a_minute() -> None:
+    assert (s3.CONNECT_SECONDS + s3.READ_SECONDS) * s3.ATTEMPTS <= 30

@@ -12,10 +12,11 @@ from django.test import Client
 from django.utils import timezone
 
 from accounts.models import User
+from infra.models import Circuit
 from notifications.models import Mail, MailState, Notification
 from notifications.services.findings import look
 from notifications.services.follow import follow
-from notifications.services.mail import send_mails
+from notifications.services.mail import mail_circuit, send_mails
 from notifications.services.preferences import change_preferences
 from quotas.models import AlertKind
 from quotas.services.alerts import look_for_alerts, tell
@@ -133,6 +134,44 @@ def test_a_server_that_does_not_answer_is_asked_again(
     settings.EMAIL_PORT = mails.port
     assert send_mails() == 0
     assert send_mails(now=later(minutes=1)) == 1
+
+
+def test_a_server_that_is_away_is_left_alone_and_no_mail_uses_up_its_tries_meanwhile(
+    mails: MailListener, cast: Cast, jobs_that: Happen, settings: Any
+) -> None:
+    settings.EMAIL_PORT = 1
+    for number in range(3):
+        jobs_that("job.failed", because=f"exit code {number}", project=cast.project)
+        follow()
+        send_mails(now=later(minutes=number))
+    jobs_that("job.failed", user=cast.colleague)
+    follow()
+    settings.EMAIL_PORT = mails.port
+    tries = {mail.pk: mail.tries for mail in Mail.objects.all()}
+
+    assert send_mails(now=later(hours=1)) == 0
+    assert {mail.pk: mail.tries for mail in Mail.objects.all()} == tries
+    assert Circuit.objects.get().state == "open"
+
+    Circuit.objects.update(open_until=timezone.now() - timedelta(seconds=1))
+    assert send_mails(now=later(hours=1)) == len(tries)
+    assert not Circuit.objects.exists()
+
+
+def test_after_the_pause_one_mail_is_tried_and_the_others_wait(
+    mails: MailListener, cast: Cast, jobs_that: Happen, settings: Any
+) -> None:
+    for _ in range(3):
+        mail_circuit().failed("away")
+    settings.EMAIL_PORT = 1
+    jobs_that("job.failed")
+    jobs_that("job.failed", user=cast.colleague)
+    follow()
+    Circuit.objects.update(open_until=timezone.now() - timedelta(seconds=1))
+
+    send_mails()
+
+    assert sorted(mail.tries for mail in Mail.objects.all()) == [0, 1]
 
 
 def test_a_recipient_that_is_refused_holds_up_nobody_and_is_given_up(

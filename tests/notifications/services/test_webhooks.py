@@ -18,11 +18,13 @@ from django.utils import timezone
 
 from accounts.models import AuditEvent
 from infra.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from infra.models import Circuit
 from notifications.core.backoff import MAX_TRIES
 from notifications.core.kinds import Kind
 from notifications.models import Endpoint, Message, MessageState, Notification
 from notifications.selectors import own_endpoints
 from notifications.services import endpoints, guarded_http
+from notifications.services.circuits import circuit_of
 from notifications.services.deliver import FAILING, deliver_messages
 from notifications.services.follow import follow
 from notifications.services.outbox import anything_due, backlogs
@@ -161,6 +163,75 @@ def test_what_could_not_be_delivered_arrives_once_the_receiver_is_back(
     message.refresh_from_db()
     assert (message.state, [one["status"] for one in message.log]) == (MessageState.DELIVERED, [0, 204])
     assert message.endpoint.failing_since is None
+
+
+def test_a_receiver_that_is_away_is_left_alone_and_its_messages_keep_their_tries(
+    cast: Cast, hook: Any, listener: WebhookListener, jobs_that: Happen
+) -> None:
+    endpoint, _ = hook
+    for _ in range(3):
+        circuit_of(endpoint).failed("No answer within 15 s.")
+    for number in range(6):
+        jobs_that("job.failed", because=f"exit code {number}", name=f"j{number}")
+        follow()
+        Message.objects.filter(tries=0).update(
+            tries=1, due_at=timezone.now()
+        )  # the next is a message of its own
+    tries = list(Message.objects.order_by("pk").values_list("tries", flat=True))
+
+    assert deliver_messages() == 0
+    assert list(Message.objects.order_by("pk").values_list("tries", flat=True)) == tries
+    assert not listener.received
+
+    test = endpoints.send_test(endpoint=endpoint, by=cast.owner)
+    assert deliver_messages() >= 1, "a person waits for what comes of a test"
+    test.refresh_from_db()
+    assert test.state == MessageState.DELIVERED
+    deliver_messages()
+    assert not Circuit.objects.exists()
+    assert not Message.objects.filter(state=MessageState.PENDING).exists(), "it answers: all are sent"
+
+
+def test_after_the_pause_one_message_is_tried_first(
+    hook: Any, listener: WebhookListener, jobs_that: Happen
+) -> None:
+    endpoint, _ = hook
+    for number in range(3):
+        jobs_that("job.failed", name=f"j{number}")
+        follow()
+        Message.objects.filter(tries=0).update(tries=1, due_at=timezone.now())
+    for _ in range(3):
+        circuit_of(endpoint).failed("away")
+    Circuit.objects.update(open_until=timezone.now() - timedelta(seconds=1))
+    listener.status = 503
+
+    assert deliver_messages() == 1
+    assert Circuit.objects.get().state == "open"
+    assert len(listener.received) == 1
+
+
+def test_a_receiver_that_refuses_a_message_does_answer(
+    hook: Any, listener: WebhookListener, jobs_that: Happen
+) -> None:
+    listener.status = 400
+    for number in range(4):
+        jobs_that("job.failed", name=f"j{number}")
+        follow()
+        deliver_messages()
+
+    assert not Circuit.objects.exists()
+
+
+def test_enabling_a_webhook_or_deleting_it_forgets_its_failures(cast: Cast, hook: Any) -> None:
+    endpoint, _ = hook
+    circuit_of(endpoint).failed("away")
+    endpoints.set_enabled(endpoint=endpoint, by=cast.owner, enabled=False)
+    endpoints.set_enabled(endpoint=endpoint, by=cast.owner, enabled=True)
+    assert not Circuit.objects.exists()
+
+    circuit_of(endpoint).failed("away")
+    endpoints.delete_endpoint(endpoint=endpoint, by=cast.owner)
+    assert not Circuit.objects.exists()
 
 
 def test_a_message_is_redelivered_with_the_same_id_and_body(

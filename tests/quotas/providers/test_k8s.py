@@ -12,10 +12,12 @@ from django.utils import timezone
 
 from accounts.models import AuditEvent, User
 from infra.errors import Conflict, NotAllowed, NotFound
+from infra.models import Circuit
 from quotas import tasks
 from quotas.core.resources import Resources
-from quotas.models import ProviderCircuit, ProviderState
-from quotas.providers import circuit, k8s
+from quotas.models import ProviderState
+from quotas.providers import k8s
+from quotas.providers.circuit import circuit_of
 from quotas.providers.registry import provider
 from quotas.services.exchange import due_projects, exchange
 from quotas.services.project_quota import set_quota
@@ -233,13 +235,13 @@ def test_it_is_left_alone_after_failures_and_one_caller_tries_first(api: K8sApi,
     state = state_of(project)
     assert (state.status, state.text) == ("unreachable", "Kubernetes answered 500: away")
 
-    ProviderCircuit.objects.update(open_until=timezone.now() - timedelta(seconds=1))
-    assert [circuit.may_ask("k8s") is None for _ in range(3)] == [True, False, False]
+    Circuit.objects.update(open_until=timezone.now() - timedelta(seconds=1))
+    assert [circuit_of("k8s").look().open_until is None for _ in range(3)] == [True, False, False]
 
-    ProviderCircuit.objects.update(open_until=timezone.now() - timedelta(seconds=1))
+    Circuit.objects.update(open_until=timezone.now() - timedelta(seconds=1))
     exchange(project.pk)
     assert state_of(project).status == "ok"
-    assert ProviderCircuit.objects.get().open_until is None
+    assert not Circuit.objects.exists()
 
 
 def test_retry_after_is_obeyed(api: K8sApi, project) -> None:
@@ -247,7 +249,7 @@ def test_retry_after_is_obeyed(api: K8sApi, project) -> None:
 
     exchange(project.pk)
 
-    until = ProviderCircuit.objects.get().open_until
+    until = Circuit.objects.get().open_until
     assert until is not None
     assert until > timezone.now() + timedelta(seconds=100)
 

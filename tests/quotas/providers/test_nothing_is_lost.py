@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accounts.models import Project, User
+from infra.models import Circuit
 from quotas.core.units import k8s as k8s_units
-from quotas.models import ProviderCircuit, ProviderState, Quota
+from quotas.models import ProviderState, Quota
 from quotas.providers.external import once_a_round, one_round
 from quotas.services.exchange import due_projects, exchange
 from quotas.services.project_quota import set_quota
@@ -67,7 +68,7 @@ def test_whatever_happens_the_next_exchange_that_works_accounts_for_every_limit(
         for step in steps:
             come_what_may(api, project, operator, step)
         with as_owner():
-            ProviderCircuit.objects.all().delete()
+            Circuit.objects.all().delete()
         exchange(project.pk)
 
         state = ProviderState.objects.get(project=project)

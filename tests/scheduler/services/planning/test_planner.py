@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -100,6 +101,21 @@ def test_without_redis_the_planner_stays_and_plans_by_its_clock(
     alone.run(0.0, stop)  # its time is over at once, but nobody could start it anew
 
     assert is_started(later[0])
+
+
+def test_a_redis_that_hangs_costs_the_planner_a_moment_and_not_its_silence(settings: Any) -> None:
+    """It takes connections and says nothing, as a stopped process does; it kept each cycle for three seconds."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(8)
+        settings.REDIS_URL = f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        waiting, began = wakeups.WakeUps(), time.monotonic()
+
+        assert waiting.wait(0.0) == {}
+        spent = time.monotonic() - began
+
+    assert not waiting.connected
+    assert spent < wakeups.SILENCE_SECONDS
 
 
 def test_a_cluster_that_fails_holds_up_no_other(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,10 @@
+"""The app below the others: rows that belong to none of them."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class InfraConfig(AppConfig):
+    name = "infra"
+    default_auto_field = "django.db.models.BigAutoField"
