@@ -179,6 +179,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(30),
         "options": {"queue": "default", "expire_seconds": 60},
     },
+    "go on with moves and drains": {
+        "task": "scheduler.tasks.move_jobs",
+        "schedule": every(2),
+        "options": {"queue": "default", "expire_seconds": 10},
+    },
     "reconcile with what runs": {
         "task": "scheduler.tasks.reconcile",
         "schedule": every(RECONCILE_SECONDS),

@@ -1,4 +1,4 @@
-"""The checkpoints of a job: listed, taken now, read, removed; and a job that goes on from one elsewhere."""
+"""The checkpoints of a job: listed, taken now, read, removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from scheduler.services.checkpoints.verbs import (
     checkpoint_of,
     checkpoints_of,
     manifest_of,
-    migrate_job,
 )
 
 
@@ -139,18 +138,3 @@ class JobCheckpointManifest(JobView):
     def get(self, request: Request, ref: str, checkpoint: str) -> Response:
         """Its files with sizes and checksums, for one that is complete."""
         return Response(manifest_of(self.find(request, ref), checkpoint, by=person(request)))
-
-
-class MigrateJob(JobView):
-    """`/jobs/{id}/migrate`"""
-
-    required_scopes = {"POST": "jobs:write"}
-
-    @extend_schema(
-        operation_id="jobs_migrate", parameters=[KEY], request=ReasonBodySerializer, responses=JobSerializer
-    )
-    @once
-    def post(self, request: Request, ref: str) -> Response:
-        """Move a running job away from cordoned or draining nodes: it goes on from its checkpoint elsewhere."""
-        job = migrate_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
-        return Response(self.again(request, job))
