@@ -135,7 +135,7 @@ class DrainNode(ApiView):
         responses=DrainSerializer,
     )
     def get(self, request: Request, ref: str) -> Response:
-        """What a drain means for the jobs that are left on a node, with the deadline it has or another; for operators."""
+        """What a drain means for the jobs that are left on a node, with its deadline or another; for operators."""
         by, node = person(request), node_by_ref(person(request), ref)
         return Response(drain_row(drains.drain_of(node, by=by, payload=request.query_params)))
 

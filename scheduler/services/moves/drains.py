@@ -71,7 +71,7 @@ def read_drain_of(payload: Mapping[str, Any], node: Node) -> AskedDrain:
 
 
 def drain(asked: AskedDrain, *, by: User) -> DrainPlan:
-    """Drain these nodes, one transaction each, or with `dry_run` change nothing; answers what that means for their jobs.
+    """Drain these nodes, one transaction each, or with `dry_run` none; answers what that means for their jobs.
 
     A plan is of the moment: places may be taken until a job has saved. Raises NotAllowed and InvalidInput.
     """

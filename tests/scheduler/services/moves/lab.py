@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
 from django.utils import timezone
 
 from scheduler.models import Attempt, Checkpoint, Job, JobEvent, JobMove, Node, Task
-from scheduler.services.moves.drive import drive
 from scheduler.services.planning.cycles import run_cycle
 from scheduler.state.settle.settle import settle_many
 from tests.scheduler.portal import Portal, a_portal
@@ -91,11 +88,3 @@ class Lab:
 def hours(number: float) -> datetime:
     """So many from now."""
     return timezone.now() + timedelta(hours=number)
-
-
-@pytest.fixture
-def lab(db: None) -> Iterator[Lab]:
-    yield Lab()
-
-
-__all__ = ["Lab", "drive", "hours", "lab"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -12,16 +13,18 @@ from accounts.models import AuditEvent
 from infra.errors import InvalidInput
 from scheduler.models import Attempt, Job, JobEvent, JobMove, Node
 from scheduler.services.cluster.nodes import drain_node, uncordon_node
+from scheduler.services.jobs.verbs import cancel_job
 from scheduler.services.moves import drive as driver
+from scheduler.services.moves.drive import drive
 from scheduler.services.moves.verbs import migrate_job
-from tests.scheduler.services.moves.lab import Lab, drive, hours, lab  # noqa: F401
+from tests.scheduler.services.moves.lab import Lab, hours
 from tests.scheduler.state.small import broken_invariants
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def nothing_contradicts_itself(db: None) -> object:
+def nothing_contradicts_itself(db: None) -> Iterator[None]:
     yield
     assert broken_invariants() == []
 
@@ -288,8 +291,6 @@ def test_where_the_start_on_the_target_fails_any_node_will_do(lab: Lab) -> None:
 
 
 def test_a_job_that_is_cancelled_while_it_moves_ends(lab: Lab) -> None:
-    from scheduler.services.jobs.verbs import cancel_job
-
     job = asked(lab)
     cancel_job(job=job, by=lab.cast.owner)
     lab.stop(job)
