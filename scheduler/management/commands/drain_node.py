@@ -62,7 +62,8 @@ class Command(BaseCommand):
                 plan = drain(asked, by=by)
         except MusterError as error:
             raise CommandError(str(error)) from error
-        self._print(plan)
+        if options["dry_run"] or plan.deadline is not None:
+            self._print(plan)
         if options["dry_run"]:
             return
         left = _left(asked.nodes)
