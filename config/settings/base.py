@@ -181,8 +181,8 @@ CELERY_BEAT_SCHEDULE = {
     },
     "go on with moves and drains": {
         "task": "scheduler.tasks.move_jobs",
-        "schedule": every(2),
-        "options": {"queue": "default", "expire_seconds": 10},
+        "schedule": every(5),
+        "options": {"queue": "default", "expire_seconds": 15},
     },
     "reconcile with what runs": {
         "task": "scheduler.tasks.reconcile",

@@ -70,9 +70,9 @@ def drains_of(job: Job) -> list[JobDrain]:
     found: dict[int, JobDrain] = {}
     for one in held.select_related("node", "attempt__job__queue").order_by("node__name"):
         node = one.node
-        words = FATE_WORDS[fate_of(one.attempt, node.drain_deadline_at)]
-        if node.drain_deadline_at is not None and fate_of(one.attempt, node.drain_deadline_at) == Fate.MOVES:
-            words = FATE_WORDS[Fate.WAITS]
+        fate = fate_of(one.attempt, node.drain_deadline_at)
+        # Whether a place is free is not looked at here: that would be a plan for each look at the page.
+        words = FATE_WORDS[Fate.WAITS if fate == Fate.MOVES else fate]
         found[node.pk] = JobDrain(
             node.name, node.drain_reason, node.drained_by_words, node.drain_deadline_at, words
         )

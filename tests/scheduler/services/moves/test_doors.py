@@ -54,7 +54,7 @@ def test_an_operator_plans_and_begins_a_drain_over_the_api(lab: Lab) -> None:
     node = call(by, "post", "nodes/n1/drain", {"reason": "new fans", "deadline": "2h"}).json()
     assert (node["draining"], node["drain_deadline_at"] is not None) == (True, True)
     assert call(by, "get", "nodes/n1/drain").json()["deadline"] == node["drain_deadline_at"]
-    assert call(by, "post", "nodes/n1/uncordon").json()["drain_deadline_at"] is None
+    assert call(by, "post", "nodes/n1/uncordon", {}).json()["drain_deadline_at"] is None
     assert call(by, "post", "drains", {"rack": "r9", "reason": "x"}).status_code == 422
     assert call(by, "post", "nodes/n1/drain", {"reason": "x", "deadline": "soon"}).status_code == 422
 
