@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from accounts import permissions
@@ -100,27 +101,18 @@ def drain_of(node: Node, *, by: User, payload: Mapping[str, Any] | None = None) 
 
 
 def _nodes(inputs: Inputs) -> list[Node]:
-    rows = Node.objects.select_related("cluster").order_by("cluster_id", "name")
-    named = [str(one) for one in inputs.listing("nodes", most=MOST_NODES, or_one=True)]
-    labels = {str(key): str(value) for key, value in inputs.mapping("labels", most=16).items()}
-    texts = {name: inputs.text(name, most=80) for name in ("rack", "zone", "cluster")}
-    if not (named or labels or texts["rack"] or texts["zone"]):
-        inputs.wrong("nodes", "Required, or labels, rack or zone: which nodes are drained.", code="required")
-    for name, texts_given in (("nodes", named), ("labels", [*labels, *labels.values()])):
-        if any("\x00" in text or len(text) > 255 for text in texts_given):
-            inputs.wrong(name, "Must be names of at most 255 characters.", code="bad-text")
+    rows = _chosen(inputs)
     if inputs.problems:
         return []
-    if named:
-        rows = rows.filter(name__in=named)
-    if labels:
-        rows = rows.filter(labels__contains=labels)
-    for name, column in (("rack", "rack"), ("zone", "zone"), ("cluster", "cluster__slug")):
-        if texts[name]:
-            rows = rows.filter(**{column: texts[name]})
-    nodes = list(rows[: MOST_NODES + 1])
+    named = _names(inputs)
+    nodes = list(rows.select_related("cluster").order_by("cluster_id", "name")[: MOST_NODES + 1])
     if missing := sorted(set(named) - {node.name for node in nodes}):
-        inputs.wrong("nodes", f"There is no such node: {', '.join(missing)[:120]}.", code="not-found")
+        known = ", ".join(Node.objects.order_by("name").values_list("name", flat=True)[:20]) or "none"
+        inputs.wrong(
+            "nodes",
+            f"There is no node {', '.join(map(repr, missing))[:120]}. There is: {known}.",
+            code="not-found",
+        )
     elif not nodes:
         inputs.wrong("nodes", "No node matches.", code="not-found")
     elif len(nodes) > MOST_NODES:
@@ -128,3 +120,27 @@ def _nodes(inputs: Inputs) -> list[Node]:
     elif len({node.cluster_id for node in nodes}) > 1:
         inputs.wrong("cluster", "Nodes of several clusters match; name the cluster.", code="inconsistent")
     return nodes
+
+
+def _names(inputs: Inputs) -> list[str]:
+    return [str(one) for one in inputs.listing("nodes", most=MOST_NODES, or_one=True)]
+
+
+def _chosen(inputs: Inputs) -> QuerySet[Node]:
+    """The nodes for which all holds that is given; without any condition that is a problem."""
+    named = _names(inputs)
+    labels = {str(key): str(value) for key, value in inputs.mapping("labels", most=16).items()}
+    for name, texts in (("nodes", named), ("labels", [*labels, *labels.values()])):
+        if any("\x00" in text or len(text) > 255 for text in texts):
+            inputs.wrong(name, "Must be names of at most 255 characters.", code="bad-text")
+    found: dict[str, Any] = {"name__in": named} if named else {}
+    if labels:
+        found["labels__contains"] = labels
+    for name in ("rack", "zone"):
+        if text := inputs.text(name, most=80):
+            found[name] = text
+    if not found and not inputs.problems:
+        inputs.wrong("nodes", "Required, or labels, rack or zone: which nodes are drained.", code="required")
+    if cluster := inputs.text("cluster", most=80):
+        found["cluster__slug"] = cluster
+    return Node.objects.filter(**found)

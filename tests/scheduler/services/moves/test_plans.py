@@ -94,7 +94,7 @@ def test_nodes_are_chosen_by_rack_and_labels(lab: Lab) -> None:
     [
         ({}, "Required, or labels, rack or zone"),
         ({"rack": "none"}, "No node matches"),
-        ({"nodes": ["n1", "x9"]}, "There is no such node: x9"),
+        ({"nodes": ["n1", "x9"]}, "There is no node 'x9'. There is: n1, n2."),
         ({"nodes": ["n\x001"]}, "at most 255 characters"),
         ({"labels": {"a": "\x00"}}, "at most 255 characters"),
         ({"nodes": ["n1"], "deadline": "soon"}, "is not a time"),
