@@ -26,7 +26,7 @@ from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_res
 from scheduler.services.cluster.isolation import isolation_shown
 from scheduler.services.cluster.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.services.moves.drains import read_drain_of
-from scheduler.services.moves.fates import FATE_WORDS, fate_of
+from scheduler.services.moves.fates import words_without_plan
 from scheduler.web import reads
 from scheduler.web.moves import DEADLINES, said_of_drain
 
@@ -219,7 +219,7 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
                 shown,
                 [d for d in devices if d.pk in allocation.device_ids],
                 ends_by(allocation),
-                FATE_WORDS[fate_of(allocation.attempt, node.drain_deadline_at)],
+                words_without_plan(allocation.attempt, node.drain_deadline_at),
             )
             for allocation, shown in allocations
         ],

@@ -17,7 +17,7 @@ from scheduler.core.lifecycle import RestartPolicy
 from scheduler.models import Allocation, Job, JobMove, MoveState, Node
 from scheduler.selectors import node_by_ref
 from scheduler.services.moves.drains import drain_of
-from scheduler.services.moves.fates import FATE_WORDS, RUNS, Fate, fate_of
+from scheduler.services.moves.fates import FATE_WORDS, RUNS, Fate, words_without_plan
 
 #: Deadlines that the dialog offers; any other may be given to the API and the command line.
 DEADLINES: Final = (
@@ -70,9 +70,7 @@ def drains_of(job: Job) -> list[JobDrain]:
     found: dict[int, JobDrain] = {}
     for one in held.select_related("node", "attempt__job__queue").order_by("node__name"):
         node = one.node
-        fate = fate_of(one.attempt, node.drain_deadline_at)
-        # Whether a place is free is not looked at here: that would be a plan for each look at the page.
-        words = FATE_WORDS[Fate.WAITS if fate == Fate.MOVES else fate]
+        words = words_without_plan(one.attempt, node.drain_deadline_at)
         found[node.pk] = JobDrain(
             node.name, node.drain_reason, node.drained_by_words, node.drain_deadline_at, words
         )

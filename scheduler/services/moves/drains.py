@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from accounts import permissions
 from accounts.models import User
-from infra.errors import InvalidInput
 from scheduler.models import Node
 from scheduler.services.cluster.nodes import drain_node
 from scheduler.services.moves.drain_plan import DrainPlan, plan_drain
@@ -77,10 +76,6 @@ def drain(asked: AskedDrain, *, by: User) -> DrainPlan:
     A plan is of the moment: places may be taken until a job has saved. Raises NotAllowed and InvalidInput.
     """
     permissions.require(by, "operate")
-    if not asked.reason and not asked.dry_run:
-        raise InvalidInput(
-            message="Give the reason of the drain.", way_out="It is shown to the people whose jobs run there."
-        )
     if not asked.dry_run:
         for node in asked.nodes:
             drain_node(node=node, by=by, reason=asked.reason, deadline=asked.deadline)

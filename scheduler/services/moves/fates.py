@@ -89,6 +89,12 @@ def fate_of(attempt: Attempt, deadline: datetime | None) -> Fate:
     return Fate.REQUEUED
 
 
+def words_without_plan(attempt: Attempt, deadline: datetime | None) -> str:
+    """What becomes of a job, where nobody has looked for a place: that would be a plan for each look at a page."""
+    fate = fate_of(attempt, deadline)
+    return FATE_WORDS[Fate.WAITS if fate == Fate.MOVES else fate]
+
+
 def cost_of(attempt: Attempt, saved: Checkpoint | None, *, at: datetime, saves: bool) -> Cost:
     """What it costs the job to leave at `at`; one that `saves` before loses nothing."""
     job = attempt.job
