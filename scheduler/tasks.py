@@ -11,6 +11,7 @@ from scheduler.services.artifacts import uploads
 from scheduler.services.checkpoints import removal as checkpoint_removal
 from scheduler.services.cluster import quarantine
 from scheduler.services.execution.reconcile import reconcile_all
+from scheduler.services.moves import drive
 from scheduler.services.planning import forecasts, planner
 
 
@@ -29,6 +30,12 @@ def reconcile() -> None:
 def watch_nodes() -> None:
     """Take nodes out of service where jobs of several people failed lately."""
     quarantine.quarantine_failing_nodes()
+
+
+@shared_task
+def move_jobs() -> None:
+    """Go on with moves of jobs and with drains that have a deadline."""
+    drive.drive()
 
 
 @shared_task

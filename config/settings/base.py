@@ -180,6 +180,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(30),
         "options": {"queue": "default", "expire_seconds": 60},
     },
+    "go on with moves and drains": {
+        "task": "scheduler.tasks.move_jobs",
+        "schedule": every(5),
+        "options": {"queue": "default", "expire_seconds": 15},
+    },
     "reconcile with what runs": {
         "task": "scheduler.tasks.reconcile",
         "schedule": every(RECONCILE_SECONDS),

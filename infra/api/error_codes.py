@@ -387,6 +387,11 @@ INPUT: Final = {
         "Its bytes are not those that were stored, or it was encrypted with a key that is not configured.",
         "Ask an administrator to check `MUSTER_STORAGE_KEYS` and the storage.",
     ),
+    "no-place": Meaning(
+        "No place for the job elsewhere",
+        "The job was to be moved, and no other node, or not the one that was named, could start it now.",
+        "Wait, choose another node, or requeue the job: then it waits in line.",
+    ),
     "no-checkpoints": Meaning(
         "The job makes no checkpoints",
         "The job was submitted without the field `checkpoint`, so nobody can ask it for one.",

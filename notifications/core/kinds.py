@@ -63,7 +63,9 @@ KINDS: Final[dict[Kind, About]] = {
     ),
     Kind.ENDED: About("Job completed", "A job of yours has completed.", portal=False),
     Kind.BEGAN: About("Job started", "A job of yours runs.", portal=False),
-    Kind.REQUEUED: About("Job requeued", "An attempt failed, or its node was lost, and the job waits again."),
+    Kind.REQUEUED: About(
+        "Job requeued", "An attempt failed, its node was lost, or somebody moved or requeued it: the job waits again."
+    ),
     Kind.PREEMPTED: About("Job preempted", "A job of yours is stopped for another job."),
     Kind.CANCELLED: About("Job cancelled by somebody else", "Somebody else has cancelled a job of yours."),
     Kind.HELD: About("Job held by somebody else", "Somebody else keeps a job of yours from starting."),

@@ -111,10 +111,11 @@ SELECT key, name, system, label, text FROM (
 WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = left_alone.key) ORDER BY name LIMIT %(batch)s
 """
 _DRAINS: Final = """
-SELECT key, node_id, node, number, user_id, project_id, name, drain_reason, drained_by FROM (
+SELECT key, node_id, node, number, user_id, project_id, name, drain_reason, drained_by, deadline, saves, once FROM (
     SELECT DISTINCT
         'drain:' || n.id || ':' || floor(extract(epoch FROM n.drained_at))::bigint || ':' || j.number AS key,
-        n.id AS node_id, n.name AS node, j.number, j.user_id, j.project_id, r.name, n.drain_reason, n.drained_by
+        n.id AS node_id, n.name AS node, j.number, j.user_id, j.project_id, r.name, n.drain_reason, n.drained_by,
+        n.drain_deadline_at AS deadline, r.checkpoint <> '{}' AS saves, r.restart_policy = 'never' AS once
     FROM scheduler_node n JOIN scheduler_allocation held ON held.node_id = n.id AND held.released_at IS NULL
         JOIN scheduler_attempt a ON a.id = held.attempt_id JOIN scheduler_job j ON j.number = a.job_id
         JOIN scheduler_jobrequest r ON r.number = j.number
@@ -295,7 +296,7 @@ def node_drains(now: datetime) -> list[Found]:
 def _drain(row: Row, now: datetime) -> Callable[[int], list[Occurrence]]:
     because = f": {row['drain_reason']}" if row["drain_reason"] else ""
     by = "Muster" if row["drained_by"] in DRAINED_BY_MUSTER else row["drained_by"] or "an operator"
-    text = f"Job {row['number']} runs there until it ends. Drained by {by}{because}"
+    text = f"Job {row['number']} {_until(row)}. Drained by {by}{because}"
     return lambda number: [
         Occurrence(
             kind=Kind.NODE_DRAINS, source=SOURCE, event=number, at=now, user_id=row["user_id"],
@@ -303,6 +304,18 @@ def _drain(row: Row, now: datetime) -> Callable[[int], list[Occurrence]]:
             job=row["number"], name=row["node"], thing=f"node:{row['node_id']}",
         )
     ]  # fmt: skip
+
+
+def _until(row: Row) -> str:
+    """What a drain means for a job, as far as its request says it."""
+    if row["deadline"] is None:
+        return "runs there until it ends"
+    deadline = written(row["deadline"])
+    if row["once"]:
+        return f"fails at {deadline} if it still runs there then: it runs at most once"
+    if row["saves"]:
+        return f"is moved to another node by a checkpoint, and requeued at {deadline} if it still runs there then"
+    return f"is requeued at {deadline} if it still runs there then"
 
 
 def operators() -> list[User]:

@@ -22,7 +22,7 @@ BATCH: Final = 5000
 #: Kinds of events of which everybody is notified, unless they have chosen otherwise. All are rare.
 _USUAL: Final = ("job.failed", "job.preempting", "attempt.failed", "attempt.lost", "attempt.stopped")
 #: Those that matter when somebody else has caused them.
-_OF_OTHERS: Final = ("job.cancelled", "job.stopping", "job.held")
+_OF_OTHERS: Final = ("job.cancelled", "job.stopping", "job.held", "job.migrating")
 # Every job begins and most complete: those two are read only for people, projects and jobs that ask for them.
 
 _READ: Final = """
@@ -123,6 +123,7 @@ _KINDS: Final = {
 #: What it is where somebody else has caused it; nothing where they did it themselves.
 _BY_OTHERS: Final = {
     "job.stopping": Kind.CANCELLED, "job.held": Kind.HELD, "job.preempting": Kind.REQUEUED,
+    "job.migrating": Kind.REQUEUED,
 }  # fmt: skip
 
 

@@ -160,7 +160,7 @@ class DeviceInline(FactsInline):
     readonly_fields = fields
 
 
-DRAINED = ("drain_reason", "drained_by", "drained_at")
+DRAINED = ("drain_reason", "drained_by", "drained_at", "drain_deadline_at")
 HARDWARE = ("cpu", "memory", "storage", "gpus", "numa_domains", "domains", "labels", "extras")
 AGENT = (
     "address", "agent_version", "agent_protocol", "agent_key_prefix", "boot_id", "registered_at", "last_contact",

@@ -85,6 +85,9 @@ class NodeSerializer(serializers.Serializer[Any]):
     drain_reason = serializers.CharField()
     drained_by = serializers.CharField()
     drained_at = serializers.DateTimeField(allow_null=True)
+    drain_deadline_at = serializers.DateTimeField(
+        allow_null=True, help_text="When what still runs there is requeued; null: it runs to its end."
+    )
     schedulable = serializers.BooleanField()
     trouble = serializers.CharField()
     partitions = serializers.ListField(child=serializers.CharField())
@@ -120,6 +123,7 @@ class NodeSerializer(serializers.Serializer[Any]):
             "drain_reason": node.drain_reason,
             "drained_by": node.drained_by,
             "drained_at": moment(node.drained_at),
+            "drain_deadline_at": moment(node.drain_deadline_at),
             "schedulable": node.schedulable,
             "trouble": node.trouble,
             "partitions": [partition.name for partition in node.partitions.all()],
@@ -247,7 +251,7 @@ class NodeDetail(ApiView):
 
 
 class NodeVerb(ApiView):
-    """`/nodes/{id}/cordon`, `/drain`, `/uncordon`"""
+    """`/nodes/{id}/cordon`, `/uncordon`"""
 
     queryset = Node.objects.none()
     serializer_class = NodeSerializer
@@ -267,13 +271,6 @@ class NodeVerb(ApiView):
 
 class CordonNode(NodeVerb):
     """Take no new jobs; those that run go on."""
-
-
-class DrainNode(NodeVerb):
-    """Take no new jobs, and let the present ones leave."""
-
-    def do(self, node: Node, request: Request, reason: str) -> None:
-        services.drain_node(node=node, by=person(request), reason=reason)
 
 
 class UncordonNode(NodeVerb):

@@ -21,6 +21,7 @@ from scheduler.api import (
     slurm,
 )
 from scheduler.api.checkpoints import job_checkpoints
+from scheduler.api.moves import drains, job_moves
 from scheduler.api.results import artifacts, working_folder
 
 #: A job's number or id.
@@ -96,7 +97,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
         job_checkpoints.JobCheckpointArchive.as_view(),
         name="api-job-checkpoint-archive",
     ),
-    re_path(rf"^jobs/{JOB}/migrate$", job_checkpoints.MigrateJob.as_view(), name="api-job-migrate"),
+    re_path(rf"^jobs/{JOB}/migrate$", job_moves.MigrateJob.as_view(), name="api-job-migrate"),
+    re_path(rf"^jobs/{JOB}/moves$", job_moves.JobMoves.as_view(), name="api-job-moves"),
     re_path(rf"^jobs/{JOB}/resize$", jobs.ResizeJob.as_view(), name="api-job-resize"),
     path("datasets", datasets.Datasets.as_view(), name="api-datasets"),
     path("datasets/<int:number>", datasets.DatasetDetail.as_view(), name="api-dataset"),
@@ -105,8 +107,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("nodes", machines.Nodes.as_view(), name="api-nodes"),
     path("nodes/<str:ref>", machines.NodeDetail.as_view(), name="api-node"),
     path("nodes/<str:ref>/cordon", machines.CordonNode.as_view(), name="api-node-cordon"),
-    path("nodes/<str:ref>/drain", machines.DrainNode.as_view(), name="api-node-drain"),
+    path("nodes/<str:ref>/drain", drains.DrainNode.as_view(), name="api-node-drain"),
     path("nodes/<str:ref>/uncordon", machines.UncordonNode.as_view(), name="api-node-uncordon"),
+    path("drains", drains.Drains.as_view(), name="api-drains"),
+    path("rebalance", drains.Rebalance.as_view(), name="api-rebalance"),
     path("gpus", machines.Gpus.as_view(), name="api-gpus"),
     path("topology", machines.Topology.as_view(), name="api-topology"),
     path("reservations", reservations.Reservations.as_view(), name="api-reservations"),

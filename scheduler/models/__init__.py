@@ -11,6 +11,7 @@ from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecas
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobRequest, WaitEnd
+from scheduler.models.moves.job_move import OPEN_MOVES, JobMove, MoveCause, MoveState
 from scheduler.models.node import (
     DRAINED_BY_HEALTH_CHECK,
     DRAINED_BY_MUSTER,
@@ -34,6 +35,7 @@ __all__ = [
     "DRAINED_BY_MUSTER",
     "DRAINED_BY_QUARANTINE",
     "DRAINED_BY_UNKNOWN_TASKS",
+    "OPEN_MOVES",
     "USAGE_POINTS",
     "Artifact",
     "ArtifactUpload",
@@ -56,12 +58,15 @@ __all__ = [
     "JobDependency",
     "JobElements",
     "JobEvent",
+    "JobMove",
     "JobRequest",
     "JoinToken",
     "KeptResult",
     "Lease",
     "LeaveReason",
     "LogChunk",
+    "MoveCause",
+    "MoveState",
     "Node",
     "NodeHeartbeat",
     "Partition",

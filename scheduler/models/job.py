@@ -202,6 +202,9 @@ class Job(JobRequest):
     assembly_node_ids = models.JSONField(default=list, blank=True)
     assemblies_failed = models.PositiveSmallIntegerField(default=0)
 
+    #: While it is moved: `leave`, names of nodes where it may not start, and `only`, those where it may; null else.
+    move_terms = models.JSONField(null=True, blank=True)
+
     #: Its last checkpoint, as it reported it: work before it is not lost.
     saved_at = models.DateTimeField(null=True, blank=True)
     saved_path = models.CharField(max_length=1024, blank=True)

@@ -47,6 +47,9 @@ class Node(models.Model):
     drain_reason = models.CharField(max_length=200, blank=True)
     drained_by = models.CharField(max_length=150, blank=True)
     drained_at = models.DateTimeField(null=True, blank=True)
+    #: Until then jobs that make checkpoints are moved to other nodes; what still runs then is requeued. null = no
+    #: limit: running jobs continue to their end.
+    drain_deadline_at = models.DateTimeField(null=True, blank=True)
     labels = models.JSONField(default=dict, blank=True)
     #: [{"key", "value", "effect"}], effects as in Kubernetes (N4).
     taints = models.JSONField(default=list, blank=True)
@@ -104,6 +107,9 @@ class Node(models.Model):
                 name="node_state_known", condition=Q(state__in=[s.value for s in NodeState])
             ),
             sane_overcommit("node"),
+            models.CheckConstraint(
+                name="node_deadline_is_of_a_drain", condition=Q(draining=True) | Q(drain_deadline_at=None)
+            ),
             models.CheckConstraint(
                 name="node_cpu_not_overcommitted",
                 condition=Q(used_cpu_millis__gte=0) & Q(used_cpu_millis__lte=F("cpu_millis_capacity")),

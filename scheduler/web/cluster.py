@@ -26,7 +26,10 @@ from scheduler.models import Allocation, Device, Node
 from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_reservations
 from scheduler.services.cluster.isolation import isolation_shown
 from scheduler.services.cluster.nodes import cordon_node, drain_node, uncordon_node
+from scheduler.services.moves.drains import read_drain_of
+from scheduler.services.moves.fates import words_without_plan
 from scheduler.web import reads
+from scheduler.web.moves import DEADLINES, said_of_drain
 
 UNNAMED: Final = "no rack set"
 #: An allocated GPU that does less than this much work shows as idle.
@@ -34,11 +37,15 @@ IDLE_PERCENT: Final = 5
 MOST_RESERVATIONS: Final = 10
 DIALOGS: Final = (
     ("cordon", "Cordon {name}?", "The node accepts no new jobs. Running jobs continue.", "Cordon"),
-    ("drain", "Drain {name}?", "The node accepts no new jobs. Running jobs continue to their end.", "Drain"),
-)
+    (
+        "drain", "Drain {name}?",
+        "The node accepts no new jobs. Until the deadline jobs that make checkpoints are moved to other nodes; "
+        "what still runs then is requeued.",
+        "Drain",
+    ),
+)  # fmt: skip
 DONE: Final = {
     "cordon": "{name} accepts no new jobs; running jobs continue.",
-    "drain": "{name} is draining and accepts no new jobs.",
     "uncordon": "{name} accepts jobs again.",
 }
 
@@ -208,9 +215,17 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         "tile": tile,
         "label": tile.label,
         "holdings": [
-            (allocation, shown, [d for d in devices if d.pk in allocation.device_ids], ends_by(allocation))
+            (
+                allocation,
+                shown,
+                [d for d in devices if d.pk in allocation.device_ids],
+                ends_by(allocation),
+                words_without_plan(allocation.attempt, node.drain_deadline_at),
+            )
             for allocation, shown in allocations
         ],
+        "jobs_left": len({allocation.attempt.job_id for allocation, _ in allocations}),
+        "deadlines": DEADLINES,
         "empty_by": empty_by([ends_by(allocation) for allocation, _ in allocations]),
         "any_fake": any(device.fake for device in devices),
         "isolation": isolation_shown(node.isolation),
@@ -282,7 +297,7 @@ def empty_by(ends: Sequence[datetime | None]) -> datetime | None:
 @require_POST
 @page
 def act(request: HttpRequest, node_id: int, verb: str) -> HttpResponse:
-    if verb not in DONE:
+    if verb not in (*DONE, "drain"):
         raise Http404
     user = reader(request)
     node = node_by_ref(user, node_id)
@@ -290,7 +305,10 @@ def act(request: HttpRequest, node_id: int, verb: str) -> HttpResponse:
     if verb == "uncordon":
         uncordon_node(node=node, by=user)
     elif verb == "drain":
-        drain_node(node=node, by=user, reason=reason)
+        asked = read_drain_of({"deadline": request.POST.get("deadline", ""), "reason": reason}, node)
+        drain_node(node=node, by=user, reason=reason, deadline=asked.deadline)
+        messages.success(request, said_of_drain(node))
+        return redirect("node", node_id=node.pk)
     else:
         cordon_node(node=node, by=user, reason=reason)
     messages.success(request, DONE[verb].format(name=node.name))

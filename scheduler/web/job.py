@@ -25,16 +25,18 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence as reason_sentence
 from scheduler.models import Allocation, Attempt, Device, Job, Task
-from scheduler.selectors import env_shown_to, job_by_ref, priority_names
+from scheduler.selectors import env_shown_to, job_by_ref, node_by_ref, priority_names
 from scheduler.services.jobs.boosts import boost_job
 from scheduler.services.jobs.logs import LogSlice, read_log
 from scheduler.services.jobs.usage import usage_of_attempt
 from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
+from scheduler.services.moves.verbs import migrate_job
 from scheduler.services.planning.explain import NodeLine, explain_job
 from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
 from scheduler.web.job_usage import usage_lines
+from scheduler.web.moves import may_move, moves_shown
 from scheduler.web.probes import probes_of
 from scheduler.web.reads import exit_words
 from scheduler.web.results.artifacts import artifacts_shown
@@ -65,6 +67,7 @@ SAID: Final = {
     "boost without effect": (
         "Job {number} is boosted. The queue is not ordered by priority, so the position stays the same."
     ),
+    "migrate": "Job {number} is moved: it saves, ends here, and goes on from its checkpoint elsewhere.",
     "boosted": "Job {number} is back at its base priority.",
 }
 
@@ -89,6 +92,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
     tab = asked if asked in TABS else ("why" if job.state in PENDING else "overview")
     stream = request.GET.get("stream", "")
     stream = stream if stream in STREAMS else "merged"
+    verbs = _verbs(job, user)
     context: dict[str, Any] = {
         "job": job,
         "label": labels.job_label(job),
@@ -97,7 +101,8 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         "tabs": TABS.items(),
         "steps": steps(job),
         "forecast": job.likely_start,
-        "verbs": _verbs(job, user),
+        "verbs": verbs,
+        **moves_shown(job, verbs),
         "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
     }
     if tab == "overview":
@@ -130,7 +135,8 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
         possible.add("requeue")
     if not job.is_terminal:
         possible.add("boost")
-    return permissions.allowed_verbs(user, job) & possible
+    allowed = permissions.allowed_verbs(user, job) & possible
+    return allowed | {"migrate"} if "requeue" in allowed and may_move(job) else allowed
 
 
 def sentence(job: Job) -> str:
@@ -302,10 +308,15 @@ def _whole(text: str) -> int:
 @require_POST
 @page
 def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
-    if verb not in VERBS and verb != "boost":
+    if verb not in VERBS and verb not in ("boost", "migrate"):
         raise Http404
     user = reader(request)
     job = job_by_ref(user, number)
+    if verb == "migrate":
+        name, reason = request.POST.get("node", ""), reason_of(request.POST.get("reason", ""), most=200)
+        migrate_job(job=job, by=user, target=node_by_ref(user, name[:120]) if name else None, reason=reason)
+        messages.success(request, SAID["migrate"].format(number=number))
+        return redirect("job", number=number)
     if verb == "boost":
         points, hours = (_whole(request.POST.get(name, "")) for name in ("points", "hours"))
         reason = reason_of(request.POST.get("reason", ""), most=200)

@@ -25,6 +25,7 @@ from infra import client_address, plain_text
 from infra.api import rest
 from quotas.core import amounts, gpu_models, resources
 from scheduler.realtime import topics
+from scheduler.services.moves import drains
 from scheduler.services.submission import fields as inputs
 from scheduler.services.submission import (
     fields_dependencies,
@@ -240,6 +241,7 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "read_integer": inputs.read_integer,
     "read_seconds": inputs.read_seconds,
     "read_moment": inputs.read_moment,
+    "read_deadline": drains.read_deadline,
     "parse_bytes": resources.parse_bytes,
     "parse_mib": resources.parse_mib,
     "parse_amount": lambda text: amounts.parse_amount("memory_mib", text),
@@ -267,7 +269,8 @@ NOT_TEXT: Final = {
     "read_labels": "field labels", "read_tolerations": "fields of bounded text", "read_affinity": "as tolerations",
     "read_job_terms": "as tolerations", "read_task_term": "as tolerations", "read_dependencies": "at most 200",
     "read_array": "array", "parse_sbatch": "sbatch line", "read_directives": "sbatch line",
-    "parse_job": "its fields", "read_inventory": "fields", "read_isolation": "bounded texts",
+    "parse_job": "its fields", "read_drain": "fields of bounded text", "read_drain_of": "fields of bounded text",
+    "read_inventory": "fields", "read_isolation": "bounded texts",
     "read_pack": "as tolerations", "read_restart_rules": "as tolerations", "read_checkpoint": "as tolerations",
     "read_probes": "as tolerations", "read_usage": "numbers",
     "read_env": "fields of bounded text", "read_working_dir": "field name",

@@ -1,4 +1,4 @@
-"""The checkpoints of a job: listed, taken now, read, removed; and a job that goes on from one elsewhere."""
+"""The checkpoints of a job: listed, taken now, read, removed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from scheduler.services.checkpoints.verbs import (
     checkpoints_of,
     download_checkpoint,
     manifest_of,
-    migrate_job,
 )
 
 
@@ -158,18 +157,3 @@ class JobCheckpointArchive(JobView):
         """
         job, by = self.find(request, ref), person(request)
         return download_checkpoint(job, checkpoint, by=by, kind=kind_of(request))
-
-
-class MigrateJob(JobView):
-    """`/jobs/{id}/migrate`"""
-
-    required_scopes = {"POST": "jobs:write"}
-
-    @extend_schema(
-        operation_id="jobs_migrate", parameters=[KEY], request=ReasonBodySerializer, responses=JobSerializer
-    )
-    @once
-    def post(self, request: Request, ref: str) -> Response:
-        """Move a running job away from cordoned or draining nodes: it goes on from its checkpoint elsewhere."""
-        job = migrate_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
-        return Response(self.again(request, job))

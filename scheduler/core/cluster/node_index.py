@@ -11,6 +11,7 @@ from scheduler.core.columns import Bools, Ints
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.snapshot.constraints import (
     HARD_EFFECTS,
+    NODE_NAME,
     PREFER_NO_SCHEDULE,
     Labels,
     Requirement,
@@ -82,6 +83,10 @@ class NodeIndex:
                 table.setdefault(key, {}).setdefault(value, []).extend(rows)
         return table
 
+    @cached_property
+    def _names(self) -> dict[str, list[int]]:
+        return {name: [row] for row, name in enumerate(self._nodes.name)}
+
     def labelled(self, key: str, value: str) -> Bools:
         """Nodes that carry this label."""
         known = self._labelled.get((key, value))
@@ -102,7 +107,7 @@ class NodeIndex:
 
     def meets(self, requirement: Requirement) -> Bools:
         """Nodes whose labels meet one condition: each distinct value of the key is tried once."""
-        values = self._labels.get(requirement.key, {})
+        values = self._names if requirement.key == NODE_NAME else self._labels.get(requirement.key, {})
         met = np.full(self.count, requirement.holds_for({}), dtype=np.bool_)
         for value, rows in values.items():
             met[rows] = requirement.holds_for({requirement.key: value})

@@ -212,8 +212,8 @@ def as_pending_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snap
     queue_running[jobs.queue_row[row]] -= 1
     return _with(
         snapshot,
-        nodes=_nodes_without(context.cluster, mine),
-        devices=_devices_without(context.cluster, mine),
+        nodes=nodes_without(context.cluster, mine),
+        devices=devices_without(context.cluster, mine),
         pending=_as_pending(running, row),
         running=running.take(running.id != running.id[row]),
         allocations=held.take(~mine),
@@ -223,7 +223,7 @@ def as_pending_again(context: CycleContext, jobs: RunningJobs, row: int) -> Snap
     )
 
 
-def _nodes_without(cluster: ClusterIndex, mine: Bools) -> NodeColumns:
+def nodes_without(cluster: ClusterIndex, mine: Bools) -> NodeColumns:
     """The nodes without what these allocations hold of them and of their NUMA domains."""
     nodes, held, node = cluster.snapshot.nodes, cluster.snapshot.allocations, cluster.allocations.node
     used = {
@@ -242,7 +242,7 @@ def _nodes_without(cluster: ClusterIndex, mine: Bools) -> NodeColumns:
     )
 
 
-def _devices_without(cluster: ClusterIndex, mine: Bools) -> DeviceColumns:
+def devices_without(cluster: ClusterIndex, mine: Bools) -> DeviceColumns:
     """The devices without what these allocations hold of them."""
     devices, held = cluster.snapshot.devices, cluster.snapshot.allocations
     used = devices.used_millis.copy()

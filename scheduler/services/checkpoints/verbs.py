@@ -1,4 +1,4 @@
-"""What people do with checkpoints: list them, take one now, read a manifest, and move a job to another node."""
+"""What people do with checkpoints: list them, take one now, and read a manifest."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from infra.downloads import archive_download
 from infra.errors import Conflict, NotFound
 from scheduler import outbox
 from scheduler.agent.protocol import Manifest
-from scheduler.core.lifecycle import JobState, RestartPolicy, StopReason, TaskState
+from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.models import Checkpoint, CheckpointState, Job, Task
 from scheduler.services.checkpoints.stored_bytes import content_of, piece, stored_manifest
-from scheduler.services.jobs.verbs import ask_to_end
 from scheduler.state.lifecycle.transitions import record_event
 
 #: The checkpoints of a job that are listed, the newest.
@@ -92,75 +91,40 @@ def ask_checkpoint(*, job: Job, by: User, reason: str = "") -> Job:
     """
     permissions.require(by, "edit", job)
     row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
-    _require_checkpoints(row)
+    require_checkpoints(row)
     if row.state not in _RUNS:
         raise Conflict(
             message=f"Job {row.number} is {row.public_state} and cannot be asked for a checkpoint.",
             way_out="Only a running job can be asked.",
         )
-    if row.state == JobState.CHECKPOINTING:
+    why = f": {reason}" if reason else ""
+    if not ask_tasks(row, because=f"a checkpoint is asked for by {by.username}{why}", by=by):
         return row
-    tasks = Task.objects.filter(attempt__job=row, attempt__is_live=True, state=TaskState.RUNNING)
+    audit.record(by=by, action="job.ask_checkpoint", thing=row, reason=reason, project=row.project)
+    return row
+
+
+def ask_tasks(job: Job, *, because: str, by: User | None) -> bool:
+    """Ask the tasks of a locked, running job for a checkpoint; False where they are being asked already."""
+    if job.state == JobState.CHECKPOINTING:
+        return False
+    tasks = Task.objects.filter(attempt__job=job, attempt__is_live=True, state=TaskState.RUNNING)
     nodes, now = set(tasks.values_list("node_id", flat=True)), timezone.now()
     unheard = Q(checkpoint_asked_at=None) | Q(
         checkpoint_asked_at__lt=now - timedelta(seconds=_UNHEARD_SECONDS)
     )
     if not tasks.filter(unheard).update(checkpoint_asked_at=now):
-        return row
-    why = f": {reason}" if reason else ""
-    record_event(
-        row, "job.checkpoint_asked", because=f"a checkpoint is asked for by {by.username}{why}", by=by
-    )
-    audit.record(by=by, action="job.ask_checkpoint", thing=row, reason=reason, project=row.project)
+        return False
+    record_event(job, "job.checkpoint_asked", because=because, by=by)
     outbox.announce(*map(outbox.node_topic, nodes))
-    return row
+    return True
 
 
-def _require_checkpoints(job: Job) -> None:
+def require_checkpoints(job: Job) -> None:
+    """Raise Conflict for a job that makes none."""
     if not job.checkpoint:
         raise Conflict(
             message=f"Job {job.number} makes no checkpoints.",
             code="no-checkpoints",
             way_out="Submit it with the field checkpoint.",
         )
-
-
-@transaction.atomic
-def migrate_job(*, job: Job, by: User, reason: str = "") -> Job:
-    """Move a running job away from nodes that are cordoned or draining: it goes on from its checkpoint elsewhere.
-
-    It is asked for a checkpoint, ends, and waits to start again. Raises NotAllowed and Conflict.
-    """
-    permissions.require(by, "requeue", job)
-    row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
-    if row.state == JobState.MIGRATING:
-        return row
-    _require_checkpoints(row)
-    if row.state not in _RUNS:
-        raise Conflict(
-            message=f"Job {row.number} is {row.public_state} and cannot be moved.",
-            way_out="Only a running job can be moved.",
-        )
-    if row.restart_policy == RestartPolicy.NEVER:
-        raise Conflict(
-            message=f"Job {row.number} runs at most once (restart_policy never) and cannot start again elsewhere.",
-            way_out="Let it end where it is.",
-        )
-    leaving = Task.objects.filter(attempt__job=row, attempt__is_live=True).filter(
-        Q(node__cordoned=True) | Q(node__draining=True)
-    )
-    names = sorted(set(leaving.values_list("node__name", flat=True)))
-    if not names:
-        raise Conflict(
-            message=f"Job {row.number} could start on the same nodes again: none of them is cordoned.",
-            way_out="Cordon the node that it is to leave first.",
-        )
-    why = f": {reason}" if reason else ""
-    because = f"moved away from {', '.join(names)[:100]} by {by.username}{why}"
-    before = row.state
-    ask_to_end(row, JobState.MIGRATING, StopReason.DRAINED, by=by, because=because, now=timezone.now())
-    audit.record(
-        by=by, action="job.migrate", thing=row, before={"state": before}, after={"state": row.state},
-        reason=reason, project=row.project,
-    )  # fmt: skip
-    return row

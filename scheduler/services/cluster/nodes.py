@@ -6,7 +6,7 @@ import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
@@ -19,6 +19,7 @@ from accounts.models import User
 from accounts.services import audit
 from infra.errors import Conflict, InvalidInput, NotAllowed
 from infra.plain_text import check_line
+from infra.times_in_text import written
 from scheduler import outbox
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import (
@@ -162,13 +163,17 @@ def cordon_node(*, node: Node, by: User, reason: str) -> Node:
     return _set_flags(node, by, "node.cordon", reason, cordoned=True)
 
 
-def drain_node(*, node: Node, by: User, reason: str) -> Node:
-    """Start no more jobs on the node and let its running jobs end."""
-    return _set_flags(node, by, "node.drain", reason, draining=True)
+def drain_node(*, node: Node, by: User, reason: str, deadline: datetime | None = None) -> Node:
+    """Start no more jobs on the node, and let its running jobs end, or with a deadline leave until then.
+
+    Until the deadline jobs that make checkpoints are moved to other nodes, and what still runs then is requeued
+    (`services.moves`). Drained again, a node has the new deadline or none. Raises NotAllowed and InvalidInput.
+    """
+    return _set_flags(node, by, "node.drain", reason, deadline=deadline, draining=True)
 
 
 def uncordon_node(*, node: Node, by: User, reason: str = "") -> Node:
-    """Let the node take jobs again, whether it was cordoned or drained.
+    """Let the node take jobs again, whether it was cordoned or drained; jobs that have not left yet stay.
 
     Tasks there that the database does not know are ended first: the node drains until it has none.
     """
@@ -176,7 +181,9 @@ def uncordon_node(*, node: Node, by: User, reason: str = "") -> Node:
 
 
 @transaction.atomic
-def _set_flags(node: Node, by: User, action: str, reason: str, **flags: bool) -> Node:
+def _set_flags(
+    node: Node, by: User, action: str, reason: str, *, deadline: datetime | None = None, **flags: bool
+) -> Node:
     permissions.require(by, "operate", node)
     reason = " ".join(reason.split())
     check_line(reason, "reason")
@@ -186,27 +193,48 @@ def _set_flags(node: Node, by: User, action: str, reason: str, **flags: bool) ->
             message=f"Give the reason why {node.name} is taken out of service.",
             way_out="Give a reason; it is shown with the node.",
         )
+    if deadline is not None and deadline <= timezone.now():
+        raise InvalidInput(
+            message=f"The deadline {written(deadline)} is over.",
+            way_out="Give one in the future, such as 2h; to stop the jobs at once, requeue or cancel them.",
+        )
     row = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
-    before = {"cordoned": row.cordoned, "draining": row.draining, "reason": row.drain_reason}
+    before = _out_of_service(row)
     for name, value in flags.items():
         setattr(row, name, value)
     row.drain_reason = reason[:200] if away else ""
     row.drained_by = by.username if away else ""
     row.drained_at = timezone.now() if away else None
+    if "draining" in flags:
+        row.drain_deadline_at = deadline
     unknown = [] if away else stop_unknown(row, because=f"{row.name} was uncordoned", at=timezone.now())
     if unknown:
         row.draining, row.drained_by, row.drained_at = True, DRAINED_BY_UNKNOWN_TASKS, timezone.now()
         row.drain_reason = f"Ends {len(unknown)} of its tasks, which the database does not know"
     row.generation = F("generation") + 1
-    row.save(update_fields=["cordoned", "draining", "drain_reason", "drained_by", "drained_at", "generation"])
+    row.save(update_fields=_OUT_OF_SERVICE)
     row.refresh_from_db()
     outbox.announce(outbox.CLUSTER_TOPIC, outbox.node_topic(row.pk))
     outbox.wake_planner(row.cluster_id, trigger=action.replace(".", "-"))
     audit.record(
         by=by, action=action, thing=row, before=before, reason=reason,
-        after={"cordoned": row.cordoned, "draining": row.draining, "reason": row.drain_reason}
+        after=_out_of_service(row)
         | ({"unknown_tasks": [[task.task, task.epoch, task.job] for task in unknown]} if unknown else {}),
     )  # fmt: skip
-    for name in ("cordoned", "draining", "drain_reason", "drained_by", "drained_at", "generation"):
+    for name in _OUT_OF_SERVICE:
         setattr(node, name, getattr(row, name))
     return node
+
+
+_OUT_OF_SERVICE: Final = (
+    "cordoned", "draining", "drain_reason", "drained_by", "drained_at", "drain_deadline_at", "generation",
+)  # fmt: skip
+
+
+def _out_of_service(node: Node) -> dict[str, Any]:
+    return {
+        "cordoned": node.cordoned,
+        "draining": node.draining,
+        "reason": node.drain_reason,
+        "deadline": node.drain_deadline_at,
+    }

@@ -141,7 +141,7 @@ def _save(node: Node) -> None:
     """Write the drain fields, and announce them."""
     Node.objects.filter(pk=node.pk).update(
         draining=node.draining, drain_reason=node.drain_reason, drained_by=node.drained_by,
-        drained_at=node.drained_at, generation=F("generation") + 1,
+        drained_at=node.drained_at, drain_deadline_at=None, generation=F("generation") + 1,
     )  # fmt: skip
     outbox.announce(outbox.CLUSTER_TOPIC, outbox.node_topic(node.pk))
     outbox.wake_planner(node.cluster_id, trigger="node")

@@ -62,7 +62,9 @@ def _cancel(job: Job, by: User, reason: str) -> None:
     _audit_verb("job.cancel", job, by, before=before, reason=reason)
 
 
-def ask_to_end(job: Job, to: JobState, why: StopReason, *, by: User, because: str, now: datetime) -> None:
+def ask_to_end(
+    job: Job, to: JobState, why: StopReason, *, by: User | None, because: str, now: datetime
+) -> None:
     """Ask the job's processes to end, with the grace that preemption gives; `to` is the state of the job."""
     # The job first: the transaction that moves it decides, and the attempt follows in it.
     move_job(job, to, because=because, by=by, at=now)
@@ -175,14 +177,15 @@ def _requeue(job: Job, by: User, reason: str) -> None:
         move_job(job, JobState.QUEUED, because=because, by=by, at=now, eligible_at=now, **not_evaluated(now))
         outbox.wake_planner(job.queue.cluster_id, trigger="requeue")
     elif job.state == JobState.PREEMPTING:
-        if not _stop_instead_of_suspending(job, because):
+        if not stop_instead_of_suspending(job, because):
             return  # it is being requeued already
     else:
         ask_to_end(job, JobState.PREEMPTING, StopReason.PREEMPTED, by=by, because=because, now=now)
     _audit_verb("job.requeue", job, by, before=before, reason=reason)
 
 
-def _stop_instead_of_suspending(job: Job, because: str) -> int:
+def stop_instead_of_suspending(job: Job, because: str) -> int:
+    """A job that is being suspended ends instead; answers how many attempts that is."""
     asked = job.attempts.live().filter(suspend_asked_at__isnull=False).values_list("pk", flat=True)
     return stop_unsuspended(asked, because=because) if asked else 0
 

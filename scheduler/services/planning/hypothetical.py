@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from accounts.models import User
 from quotas.core.gpu_models import sliced
@@ -41,8 +43,8 @@ def hypothetical_of(spec: JobSpec, by: User) -> Hypothetical:
     )
 
 
-def hypothetical_of_row(job: Job) -> Hypothetical:
-    """A submitted job as it would be in line if nothing of its own held it."""
+def hypothetical_of_row(job: Job, *, move: Mapping[str, Any] | None = None) -> Hypothetical:
+    """A submitted job as it would be in line if nothing of its own held it; `move` are the terms of a move of it."""
     return Hypothetical(
         request=class_of_request(
             Resources(
@@ -56,7 +58,7 @@ def hypothetical_of_row(job: Job) -> Hypothetical:
             gpu_model=sliced(job.gpu_model, job.gpu_slice),
             node_selector=job.node_selector,
             tolerations=job.tolerations,
-            affinity=job.affinity,
+            affinity={**job.affinity, "move": move} if move else job.affinity,
             cpu_limit_millis=job.cpu_limit_millis or 0,
             memory_limit_mib=job.memory_limit_mib or 0,
             one_domain=job.numa == "one",

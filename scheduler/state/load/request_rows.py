@@ -12,6 +12,7 @@ from quotas.core.gpu_models import sliced
 from quotas.core.resources import Resources
 from scheduler.core.columns import Ints
 from scheduler.core.snapshot.constraints import (
+    NODE_NAME,
     OWN_ARRAY,
     JobSelector,
     JobTerm,
@@ -43,7 +44,7 @@ class RequestRow(NamedTuple):
     affinity: str
 
 
-#: The same of a row `request`, part of every query that reads jobs.
+#: The same of a row `request` and its row `job`, part of every query that reads jobs.
 REQUEST_COLUMNS: Final = {
     "cpu_millis": "request.cpu_millis",
     "memory_mib": "request.memory_mib",
@@ -58,7 +59,8 @@ REQUEST_COLUMNS: Final = {
     "extras": "request.extras::text",
     "node_selector": "request.node_selector::text",
     "tolerations": "request.tolerations::text",
-    "affinity": "request.affinity::text",
+    "affinity": """CASE WHEN job.move_terms IS NULL THEN request.affinity::text
+        ELSE (request.affinity || jsonb_build_object('move', job.move_terms))::text END""",
 }
 
 
@@ -105,13 +107,14 @@ def class_of_request(
     memory_limit_mib: int = 0,
     one_domain: bool = False,
 ) -> RequestClass:
-    """The class of a request in the form in which jobs store it."""
+    """The class of a request in the form in which jobs store it; `move` of its affinity are the terms of a move."""
+    move = _Move.of(affinity.get("move") or {})
     return request_class(
         per_task,
         gpu_model=gpu_model,
         node_selector=[(str(key), str(value)) for key, value in node_selector.items()],
         tolerations=[_toleration(words) for words in tolerations],
-        required_affinity=[_requirements(term) for term in affinity.get("required") or ()],
+        required_affinity=move.required([_requirements(term) for term in affinity.get("required") or ()]),
         preferred_affinity=[
             Preference(int(wish["weight"]), tuple(_requirements(wish["requirements"])))
             for wish in affinity.get("preferred") or ()
@@ -122,6 +125,22 @@ def class_of_request(
         memory_limit_mib=memory_limit_mib,
         one_domain=one_domain,
     )
+
+
+class _Move(NamedTuple):
+    """Where a job that is being moved may start: not on the nodes `leave`, and where `only` names some, only there."""
+
+    leave: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, words: Mapping[str, Any]) -> _Move:
+        return cls(**{name: tuple(sorted(words.get(name) or ())) for name in cls._fields})
+
+    def required(self, terms: list[list[Requirement]]) -> list[list[Requirement]]:
+        own = [Requirement(NODE_NAME, "NotIn", self.leave)] if self.leave else []
+        own += [Requirement(NODE_NAME, "In", self.only)] if self.only else []
+        return [[*term, *own] for term in terms or [[]]] if own else terms
 
 
 # ------------------------------------------------------------------ JSON of a job to terms of the core

@@ -13,7 +13,7 @@ from pytest_django.fixtures import Settings
 
 from scheduler.models import Checkpoint, Job, JobEvent, Node
 from scheduler.services.checkpoints import resume
-from scheduler.services.checkpoints.verbs import ask_checkpoint, migrate_job
+from scheduler.services.checkpoints.verbs import ask_checkpoint
 from scheduler.services.jobs.verbs import requeue_job
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import World, wait_for
@@ -169,24 +169,6 @@ def test_a_checkpoint_that_cannot_be_fetched_is_a_fault_of_the_site_and_tried_ag
     world.run_until(job, "running")
     wait_for_output(world, job, b"begin at step")
     assert b"begin at step 0" not in b"".join(bytes(chunk.data) for chunk in world.task(job).log_chunks.all())
-
-
-def test_a_job_that_is_moved_is_migrating_and_goes_on_elsewhere(
-    world: World, start_agent: StartAgent
-) -> None:
-    for name in ("n1", "n2"):
-        start_agent(name)
-    job = train(world, 100, grace=10)
-    world.run_until(job, "running")
-    wait_for_output(world, job, b"begin at step 0")
-    first = world.task(job).node.name
-    cordon(first)
-    migrate_job(job=job, by=world.user)
-    assert Job.objects.get(pk=job.pk).state == "migrating"
-    wait_for(lambda: Job.objects.get(pk=job.pk).state == "queued")
-    world.run_until(job, "completed")
-    assert world.task(job).node.name != first
-    assert b"begin at step 0" not in world.output(job)
 
 
 class TestIsolated:

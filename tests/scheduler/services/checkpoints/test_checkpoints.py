@@ -291,20 +291,6 @@ def test_somebody_asks_for_one_now(site: Site) -> None:
         verbs.ask_checkpoint(job=plain, by=site.cast.owner)
 
 
-def test_a_job_is_moved_only_away_from_nodes_that_take_no_jobs(site: Site) -> None:
-    with pytest.raises(Conflict, match="none of them is cordoned"):
-        verbs.migrate_job(job=site.job, by=site.cast.owner)
-    site.portal.n1.cordoned = True
-    site.portal.n1.save()
-
-    for _ in range(2):
-        job = verbs.migrate_job(job=site.job, by=site.cast.owner)
-
-    assert job.state == "migrating"
-    assert site.task.attempt.__class__.objects.get(pk=site.task.attempt_id).stop_reason == "drained"
-    assert AuditEvent.objects.filter(action="job.migrate").count() == 1
-
-
 # ---------------------------------------------------------------- gone on from
 
 

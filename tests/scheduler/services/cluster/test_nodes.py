@@ -209,7 +209,7 @@ def test_operators_take_nodes_out_and_put_them_back(world: World) -> None:
     assert [(row.action, row.reason) for row in rows] == [
         ("node.cordon", "new memory"), ("node.drain", "new disk"), ("node.uncordon", ""),
     ]  # fmt: skip
-    assert rows[0].before == {"cordoned": False, "draining": False, "reason": ""}
+    assert rows[0].before == {"cordoned": False, "draining": False, "reason": "", "deadline": None}
 
 
 def test_a_drained_node_takes_nothing_new(world: World) -> None:

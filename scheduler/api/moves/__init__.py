@@ -1,0 +1,1 @@
+"""The door of moves: jobs that are migrated, nodes that are drained, and rebalancing."""

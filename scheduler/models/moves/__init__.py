@@ -1,0 +1,1 @@
+"""Jobs that are moved from node to node while they run."""

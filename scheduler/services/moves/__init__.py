@@ -1,0 +1,1 @@
+"""Jobs that go on elsewhere: drains with a deadline, migration of one job, and rebalancing."""
