@@ -18,6 +18,7 @@ from scheduler.agent.isolation.means import Means
 from scheduler.agent.node.health_check import HealthCheck
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import STREAM_PATH
+from scheduler.agent.secret_values.store import SecretStore
 from scheduler.agent.server.address import AddressFile, fixed
 from scheduler.agent.server.backoff import Backoff
 from scheduler.agent.server.client import Refused, ServerClient, ServerUnreachable
@@ -60,6 +61,8 @@ class Agent:
         self.settings = settings
         self.stopping = threading.Event()
         self.table = TaskTable()
+        self.secrets = SecretStore(settings.state)
+        self.table.mask_of, self.table.forget_secrets = self.secrets.load, self.secrets.forget
         self.gpus = self._make_gpus()
         self.link = ShimLink(
             settings.state, watch_pid=settings.parent_pid, on_records=self._on_records, means=means
@@ -91,6 +94,7 @@ class Agent:
             gpus=self.gpus,
             checkpoints=self.checkpoints,
             restores=self.restores,
+            secrets=self.secrets,
         )
         self._address_file = AddressFile(settings.server_file) if settings.server_file else None
         self._address = self._address_file or fixed(settings.server)
@@ -116,6 +120,7 @@ class Agent:
         if len(self.table):
             say(f"adopted {len(self.table)} tasks from before this start")
         self.restores.clean_up()
+        self.secrets.forget_all_but(self.table.keys())
         if self.gpus is not None:
             _start_thread("gpus", self._watch_gpus)
             self.gpus.wait(GPUS_SECONDS)

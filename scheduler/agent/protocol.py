@@ -37,6 +37,9 @@ PIECE_BYTES: Final = 4 * 1024 * 1024
 #: Folders within a task's: of the checkpoints that it makes, and with the one that it goes on from.
 CHECKPOINTS: Final = "checkpoints"
 RESTORED: Final = "restore"
+#: The folder within a task's with its secrets as files, and the variable that names it.
+SECRETS: Final = "secrets"
+SECRETS_VARIABLE: Final = "MUSTER_SECRETS_DIR"
 #: Names the checkpoint that a task goes on from, in its environment.
 RESTORE_VARIABLE: Final = "MUSTER_RESTORE_FROM"
 
@@ -107,6 +110,17 @@ class Assignment(TypedDict):
     restore: NotRequired[bool]
     #: Files of the job that its output also goes to, as sbatch names these.
     output: NotRequired[OutputFiles]
+    #: Of a job that names secrets; what runs then says that the agent is too old to know this.
+    secrets: NotRequired[SecretsToGive]
+
+
+class SecretsToGive(TypedDict):
+    """Values of secrets by variable and by file name, and what runs with them, in the place of what the rest says."""
+
+    env: dict[str, str]
+    files: dict[str, str]
+    command: str
+    script: str
 
 
 class OutputFiles(TypedDict):
@@ -368,6 +382,15 @@ class TaskOrder(TypedDict):
     output: NotRequired[OutputFiles]
     #: What its guard checks while it runs.
     probes: NotRequired[list[dict[str, Any]]]
+    #: The values of its secrets that become files, by name, and all that are masked in its output.
+    secrets: NotRequired[SecretsOfTask]
+
+
+class SecretsOfTask(TypedDict):
+    """Kept in memory only, but for the files: an order is never written down."""
+
+    files: dict[str, str]
+    masked: list[str]
 
 
 class TaskRecord(TypedDict):

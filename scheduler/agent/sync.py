@@ -11,9 +11,11 @@ from typing import Final
 from scheduler.agent import PROTOCOL, VERSION, processes
 from scheduler.agent.checkpoints.restore import Restores
 from scheduler.agent.checkpoints.service import CheckpointService
+from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import Assignment, Report, Stop, SyncAnswer, SyncRequest, TaskOrder
+from scheduler.agent.secret_values.store import SecretStore
 from scheduler.agent.server.client import ServerClient, clock_ms
 from scheduler.agent.settings import Settings
 from scheduler.agent.shim_link import ShimLink
@@ -42,11 +44,12 @@ class ServerSync:
         gpus: Gpus | None,
         checkpoints: CheckpointService,
         restores: Restores,
+        secrets: SecretStore,
     ) -> None:
         self._settings = settings
         self._session = uuid.uuid4().hex
         self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
-        self._checkpoints, self._restores = checkpoints, restores
+        self._checkpoints, self._restores, self._secrets = checkpoints, restores, secrets
         self._lease_until = 0.0
         #: Set when somebody wants files of a job on this node.
         self.files_wanted = threading.Event()
@@ -123,6 +126,8 @@ class ServerSync:
     def _start(self, assignments: Iterable[Assignment]) -> None:
         orders: list[TaskOrder] = []
         for assignment in assignments:
+            if self._table.get(assignment["task"], assignment["epoch"]) is not None:
+                continue  # it comes twice
             task, epoch, devices = assignment["task"], assignment["epoch"], assignment["devices"]
             order = task_order(
                 assignment,
@@ -134,8 +139,17 @@ class ServerSync:
                 requests_are_limits=self._settings.requests_are_limits,
             )
             restoring = assignment.get("restore", False)
+            try:
+                mask = (
+                    self._secrets.keep(order["key"], order["secrets"]["masked"])
+                    if "secrets" in order
+                    else None
+                )
+            except OSError as error:  # what cannot be masked later must not start; the server gives it again
+                say(f"the secrets of task {order['key']} cannot be kept: {error}")
+                continue
             added = self._table.add(
-                task, epoch, job=assignment["job"], folder=order["folder"], restoring=restoring
+                task, epoch, job=assignment["job"], folder=order["folder"], restoring=restoring, mask=mask
             )
             if added and restoring:
                 self._restores.begin(order)

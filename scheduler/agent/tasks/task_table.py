@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
 from scheduler.agent.protocol import Report, TaskRecord, task_key
+from scheduler.agent.secret_values.masks import Mask
 from scheduler.agent.tasks.element_results import MOST_RESULTS, has_results, read_results
 from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
-from scheduler.agent.tasks.reports import report_of
+from scheduler.agent.tasks.reports import masked, report_of
 
 #: Follows the key of a task whose results of elements are meant.
 _RESULTS: Final = "/elements"
@@ -48,6 +49,9 @@ class TaskTable:
         self.gpu_use_of: Callable[[str], Use | None] = lambda key: None
         #: What is wrong with GPUs, by their numbers.
         self.gpu_faults_of: Callable[[Sequence[int]], str] = lambda numbers: ""
+        #: What is masked in the output of an adopted task with secrets, and how those of a dropped one are forgotten.
+        self.mask_of: Callable[[str], Mask] = lambda key: Mask(None)
+        self.forget_secrets: Callable[[Iterable[str]], None] = lambda keys: None
         self._tasks: dict[str, LocalTask] = {}
         #: Reports on tasks that the server asked for and that are not here.
         self._unknown: dict[str, Report] = {}
@@ -55,14 +59,23 @@ class TaskTable:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def add(self, task: int, epoch: int, *, job: int, folder: str, restoring: bool = False) -> bool:
+    def add(
+        self,
+        task: int,
+        epoch: int,
+        *,
+        job: int,
+        folder: str,
+        restoring: bool = False,
+        mask: Mask | None = None,
+    ) -> bool:
         """Add a task that the shim is to start; False when it is here already: an assignment may come twice."""
         key = task_key(task, epoch)
         with self.changed:
             if key in self._tasks:
                 return False
             entry = LocalTask(key, task, epoch, job, folder, uploaded=dict.fromkeys(STREAMS, 0))
-            entry.restoring = restoring
+            entry.restoring, entry.mask = restoring, mask
             self._tasks[key] = entry
             return True
 
@@ -88,6 +101,8 @@ class TaskTable:
                 record["key"], meta["task"], meta["epoch"], meta["job"], record["folder"],
                 uploaded=dict.fromkeys(STREAMS),
             )  # fmt: skip
+            if meta.get("secrets"):
+                entry.mask = self.mask_of(entry.key)
             self._tasks[record["key"]] = entry
         before = _reported_part(entry.record) if entry.record else None
         entry.record = record
@@ -101,6 +116,7 @@ class TaskTable:
                 continue
             if entry.record is None:
                 del self._tasks[key]  # the order never arrived; the server will give it again
+                self.forget_secrets([key])
             elif not entry.ended:
                 entry.record = entry.record.copy()
                 entry.record |= {"state": "ended", "lost": True, "text": "Its record on the node is gone."}
@@ -178,7 +194,8 @@ class TaskTable:
 
     def _report_of(self, entry: LocalTask, record: TaskRecord) -> Report:
         use, cap = self.gpu_use_of(entry.key), self.cap_bytes
-        return report_of(entry, record, use=use, gpu_faults_of=self.gpu_faults_of, cap_bytes=cap)
+        report = report_of(entry, record, use=use, gpu_faults_of=self.gpu_faults_of, cap_bytes=cap)
+        return report if entry.mask is None else masked(report, entry.mask)
 
     def look_for_checkpoints(self) -> None:
         """Report the running tasks that have written their checkpoint file since the last call."""
@@ -261,6 +278,7 @@ class TaskTable:
             ]
             for key in done:
                 del self._tasks[key]
+            self.forget_secrets(done)
             return done
 
     def entries(self) -> list[LocalTask]:
