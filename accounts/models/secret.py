@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import F, Q
 
 #: What a secret may be called: as a file, and in a line of a script.
-SECRET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+SECRET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # noqa: S105  a pattern of names
 
 
 class Secret(models.Model):

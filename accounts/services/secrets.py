@@ -42,7 +42,7 @@ def set_secret(*, owner: User | Project, name: str, value: Any, by: User) -> Sec
     _require_to_manage(owner, by)
     _check(name, value)
     now = timezone.now()
-    row = of_owner(owner).select_for_update().filter(name=name).first()
+    row = of_owner(owner).select_for_update(of=("self",)).filter(name=name).first()
     if row is not None:
         row.version, row.set_at, row.set_by = row.version + 1, max(now, row.created_at), by
         row.sealed = seal(value, row.about)
@@ -84,7 +84,7 @@ def _create(owner: User | Project, name: str, value: str, by: User) -> Secret:
 def delete_secret(*, owner: User | Project, name: str, by: User) -> None:
     """Remove a secret: jobs that name it and have not started will fail, and say why. Raises NotFound."""
     _require_to_manage(owner, by)
-    row = of_owner(owner).select_for_update().filter(name=name.replace("\0", "")).first()
+    row = of_owner(owner).select_for_update(of=("self",)).filter(name=name.replace("\0", "")).first()
     if row is None:
         raise NotFound(f"There is no secret {name[:63]!r}.", way_out="See the list of secrets.")
     thing = audit.Thing("secret", str(row.pk), row.name)

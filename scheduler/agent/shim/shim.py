@@ -234,6 +234,8 @@ class Shim:
     def forget(self, keys: list[str]) -> None:
         """Remove what is left of tasks that have ended and that the server knows all about."""
         for task in self.store.forget(keys):
+            if task.record["meta"].get("secrets"):
+                self.folders.remove_output(task.record["folder"])
             self.folders.take_back(task.record["folder"], reusable=task.ended_whole)
             self.guards.drop_status(task)
 

@@ -112,8 +112,16 @@ class TaskFolders:
 
     def remove_secrets(self, folder: str) -> None:
         """Remove the secrets of a task that has ended, wherever its job has led a link."""
-        if os.path.lexists(f"{folder}/{SECRETS}"):
-            self._trash.take(f"{folder}/{SECRETS}")
+        self._remove(folder, SECRETS)
+
+    def remove_output(self, folder: str) -> None:
+        """Remove what a task with secrets has printed: the server has all of it, masked."""
+        self._remove(folder, *(f"{stream}{end}" for stream in ("stdout", "stderr") for end in ("", ".whole")))
+
+    def _remove(self, folder: str, *names: str) -> None:
+        for name in names:
+            if os.path.lexists(f"{folder}/{name}"):
+                self._trash.take(f"{folder}/{name}")
 
     def _rename_spare(self, folder: str) -> bool | None:
         """Give a spare folder this name, and say whether it has a script file; None where there is no spare one.
