@@ -15,7 +15,7 @@ from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.models import Project, Secret, User
 from accounts.services import secrets as services
-from infra.api.rest import check_known
+from infra.api.rest import CleanJSONParser, check_known
 from infra.errors import InvalidInput
 
 REF = OpenApiParameter("ref", str, OpenApiParameter.PATH, description="The project's slug, id or exact name.")
@@ -49,7 +49,14 @@ class SecretValueSerializer(StrictSerializer):
     )
 
 
+class _ValueParser(CleanJSONParser):
+    """A value is text of any kind: keys and certificates have several lines."""
+
+    several_lines = frozenset({"value"})
+
+
 class _SecretsView(APIView):
+    parser_classes = (_ValueParser,)
     required_scopes = {"GET": "secrets:write", "PUT": "secrets:write", "DELETE": "secrets:write"}
     schema_tags = ["secrets"]
     pagination_class = None

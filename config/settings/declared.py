@@ -517,7 +517,7 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "list",
                 [],
                 "Keys that encrypt what is stored, 64 hexadecimal digits each: the first encrypts, all decrypt. "
-                "Empty: stored as it is.",
+                "Empty: stored as it is; secrets are encrypted with the secret key then.",
                 secret=True,
             ),
             Setting(

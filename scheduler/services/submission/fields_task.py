@@ -66,12 +66,13 @@ def read_env(inputs: Inputs, name: str) -> dict[str, str]:
 
 MAX_SECRETS: Final = 16
 SECRET_OWNERS: Final = ("user", "project")
+_SECRET_NAME: Final = re.compile(SECRET_NAME)
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def _read_secret_name(inputs: Inputs, name: str) -> str:
     given = inputs.given(name)
-    if not isinstance(given, str) or not re.fullmatch(SECRET_NAME, given):
+    if not isinstance(given, str) or not _SECRET_NAME.fullmatch(given):
         inputs.wrong(name, "Must be the name of a secret.", code="bad-name")
         return ""
     return given

@@ -30,7 +30,7 @@ FIELDS = {
     "boost", "id", "number", "name", "state", "state_detail", "reason", "priority", "priority_class", "priority_band",
     "queue", "project", "user", "command", "script", "job_type", "tasks", "nodes", "tasks_per_node", "cpu_cores",
     "memory_bytes", "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
-    "env", "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity", "depends_on", "array_id",
+    "env", "secrets", "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity", "depends_on", "array_id",
     "array_index", "array_max_running", "restart_policy", "max_restarts", "restart_rules", "probes", "checkpoint",
     "artifacts", "standard_output", "standard_error", "open_mode",
     "restart_delay", "restart_delay_max", "preemptible", "created_at", "begin_at",
