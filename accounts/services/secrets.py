@@ -145,28 +145,30 @@ def _check(name: Any, value: Any) -> None:
             )
         )
     if trouble := _value_trouble(value):
-        problems.append(FieldProblem("value", *trouble))
+        problems.append(trouble)
     if problems:
         raise InvalidInput(
             "The secret was not kept.", problems=problems, way_out="Correct it and send it again."
         )
 
 
-def _value_trouble(value: Any) -> tuple[str, str] | None:
-    """What keeps a value from being a secret, and its code; never a part of the value."""
+def _value_trouble(value: Any) -> FieldProblem | None:
+    """What keeps a value from being a secret; the message has no part of the value."""
     if not isinstance(value, str):
-        return "Must be text; encode other bytes, for instance with base64.", "not-text"
+        message = "Must be text; encode other bytes, for instance with base64."
+        return FieldProblem("value", message, code="not-text")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        return "Has a half of a surrogate pair, which is no text.", "bad-text"
+        return FieldProblem("value", "Has a half of a surrogate pair, which is no text.", code="bad-text")
     if "\0" in value:
-        return "Has a NUL character, which neither a variable nor text can hold.", "bad-text"
+        return FieldProblem("value", "Has a NUL character, which no variable can hold.", code="bad-text")
     if len(value.strip().encode()) < LEAST_BYTES:
         message = f"Has fewer than {LEAST_BYTES} bytes: it could not be masked in logs. Choose a longer one."
-        return message, "too-short"
+        return FieldProblem("value", message, code="too-short")
     if size > MOST_BYTES:
-        return f"Has {size} bytes; {MOST_BYTES} are the most. Keep a larger one in a file.", "too-long"
+        message = f"Has {size} bytes; {MOST_BYTES} are the most. Keep a larger one in a file."
+        return FieldProblem("value", message, code="too-long")
     return None
 
 

@@ -23,7 +23,11 @@ OWN, SHARED = "secrets", "projects/vision/secrets"
 def send(person: User, method: str, path: str, body: Any = None, **more: Any) -> HttpResponse:
     headers = bearer(person, *more.pop("scopes", ["secrets:write"]), **more)
     return Client().generic(
-        method, f"/api/v1/{path}", "" if body is None else json.dumps(body), "application/json", headers=headers
+        method,
+        f"/api/v1/{path}",
+        "" if body is None else json.dumps(body),
+        "application/json",
+        headers=headers,
     )
 
 
@@ -39,7 +43,9 @@ def test_a_secret_is_set_listed_set_again_and_deleted() -> None:
         assert unseal(bytes(row.sealed), row.about) == VALUE + "\n"  # as it was sent
 
         listed = send(person, "GET", path)
-        assert [(one["name"], one["set_by"]) for one in listed.json()["results"]] == [("wandb", person.username)]
+        assert [(one["name"], one["set_by"]) for one in listed.json()["results"]] == [
+            ("wandb", person.username)
+        ]
         assert VALUE not in (made.content + again.content + listed.content).decode()
         assert send(person, "GET", f"{path}/wandb").status_code == 405  # nothing to read there
 
@@ -81,7 +87,11 @@ def test_nobody_lists_the_secrets_of_somebody_else() -> None:
 def test_tokens_need_the_scope_and_one_held_to_a_project_reaches_no_personal_secret() -> None:
     cast = the_cast()
     assert send(cast.owner, "GET", OWN, scopes=["jobs:write", "projects:write"]).status_code == 403
-    for method, path, body in (("GET", OWN, None), ("PUT", f"{OWN}/a", {"value": VALUE}), ("DELETE", f"{OWN}/a", None)):
+    for method, path, body in (
+        ("GET", OWN, None),
+        ("PUT", f"{OWN}/a", {"value": VALUE}),
+        ("DELETE", f"{OWN}/a", None),
+    ):
         answer = send(cast.owner, method, path, body, project=cast.project)
         assert answer.status_code == 403, answer.content
         assert "limited to one project" in answer.json()["detail"]
@@ -123,13 +133,22 @@ def page(person: User) -> Client:
 def test_the_settings_page_takes_a_value_and_shows_the_name() -> None:
     cast = the_cast()
     client = page(cast.owner)
-    answer = client.post("/settings/secrets/", {"name": "key", "value": f"{VALUE}\r\nsecond line\r\n"}, follow=True)
+    answer = client.post(
+        "/settings/secrets/", {"name": "key", "value": f"{VALUE}\r\nsecond line\r\n"}, follow=True
+    )
 
     row = Secret.objects.get()
     assert unseal(bytes(row.sealed), row.about) == f"{VALUE}\nsecond line\n"
     assert "<code>key</code>" in answer.content.decode()
     assert VALUE not in answer.content.decode()
-    assert "key" not in page(cast.colleague).get("/settings/").content.decode().split('id="secrets"')[1].split("<form")[0]
+    assert (
+        "key"
+        not in page(cast.colleague)
+        .get("/settings/")
+        .content.decode()
+        .split('id="secrets"')[1]
+        .split("<form")[0]
+    )
     assert page(cast.colleague).post("/settings/secrets/key/delete/").status_code in (302, 404)
     assert Secret.objects.exists()
     client.post("/settings/secrets/key/delete/")
@@ -140,9 +159,16 @@ def test_the_projects_page_lets_leads_set_and_members_see_names() -> None:
     cast = the_cast()
     page(cast.lead).post("/projects/vision/secrets/", {"name": "shared-key", "value": VALUE})
     assert Secret.objects.get().project == cast.project
-    shown = {name: page(person).get("/projects/vision/").content.decode() for name, person in cast.people().items()}
+    shown = {
+        name: page(person).get("/projects/vision/").content.decode() for name, person in cast.people().items()
+    }
 
-    assert {name for name, text in shown.items() if "shared-key" in text} == {"owner", "colleague", "lead", "admin"}
+    assert {name for name, text in shown.items() if "shared-key" in text} == {
+        "owner",
+        "colleague",
+        "lead",
+        "admin",
+    }
     assert {name for name, text in shown.items() if 'id="secret-value"' in text} == {"lead", "admin"}
     assert not any(VALUE in text for text in shown.values())
     for person in (cast.owner, cast.viewer, cast.stranger, cast.operator):

@@ -60,7 +60,9 @@ def test_a_sealed_value_opens_in_no_other_row() -> None:
     assert found.is_fault
 
 
-@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b[:40] + bytes([b[40] ^ 1]) + b[41:], lambda b: b""])
+@pytest.mark.parametrize(
+    "change", [lambda b: b[:-1], lambda b: b[:40] + bytes([b[40] ^ 1]) + b[41:], lambda b: b""]
+)
 def test_changed_bytes_do_not_open(change: Any) -> None:
     with pytest.raises(CannotOpen):
         unseal(change(seal(VALUE, "user:1:a")), "user:1:a")

@@ -64,7 +64,11 @@ def test_a_task_gets_its_secrets_and_nobody_else_reads_them(kept: World, start_a
     # On the node: in the file that the task reads, in what a next agent masks by, and in what the task printed.
     where = files_with(agent.state, KEY.splitlines()[1])
     assert {path.split("/")[0] for path in where} <= {"tasks", "secrets"}
-    assert {path.rsplit("/", 1)[1] for path in where if path.startswith("tasks")} <= {"id_rsa", "stderr", "stderr.whole"}
+    assert {path.rsplit("/", 1)[1] for path in where if path.startswith("tasks")} <= {
+        "id_rsa",
+        "stderr",
+        "stderr.whole",
+    }
     kept.run_until(job, "completed")
 
     out = kept.output(job, "stdout").decode()
@@ -128,7 +132,8 @@ def test_secrets_are_gone_also_where_shim_and_guard_are_killed(kept: World, star
 def test_the_next_attempt_gets_the_present_value(kept: World, start_agent: StartAgent) -> None:
     agent = start_agent()
     job = kept.submit(
-        'echo "$WANDB_API_KEY" | sha256sum > $MUSTER_ATTEMPT; test $MUSTER_ATTEMPT = 2 || sleep 60', secrets=BOTH
+        'echo "$WANDB_API_KEY" | sha256sum > $MUSTER_ATTEMPT; test $MUSTER_ATTEMPT = 2 || sleep 60',
+        secrets=BOTH,
     )
     kept.run_until(job, "running")
     wait_for(lambda: any(path.read_text() for path in (agent.state / "tasks").glob("*/work/1")))
