@@ -52,6 +52,14 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 secret=True,
             ),
             Setting(
+                "MUSTER_OLD_SECRET_KEYS",
+                "list",
+                [],
+                "Earlier secret keys: sessions that they signed go on, and secrets that they encrypted can be read, until "
+                "`manage.py rotate_secrets` has encrypted these anew.",
+                secret=True,
+            ),
+            Setting(
                 "MUSTER_ALLOWED_HOSTS",
                 "list",
                 None,

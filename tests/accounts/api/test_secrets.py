@@ -60,7 +60,9 @@ def test_who_may_at_the_doors_of_a_project() -> None:
         name: tuple(
             send(person, method, path, body).status_code
             for method, path, body in (
-                ("GET", SHARED, None), ("PUT", f"{SHARED}/wandb", {"value": VALUE}), ("DELETE", f"{SHARED}/other", None),
+                ("GET", SHARED, None),
+                ("PUT", f"{SHARED}/wandb", {"value": VALUE}),
+                ("DELETE", f"{SHARED}/other", None),
             )
         )
         for name, person in cast.people().items()

@@ -158,10 +158,22 @@ def test_keys_are_rotated(settings: Settings, capsys: pytest.CaptureFixture[str]
 
     assert capsys.readouterr().out == "Encrypted 2 secrets anew; 1 had the current key already.\n"
     settings.MUSTER_STORAGE_KEYS, settings.SECRET_KEY = [NEW], "another secret key of the portal"
+    settings.SECRET_KEY_FALLBACKS = []
     assert {opened(row) for row in Secret.objects.all()} == {VALUE}
     call_command("rotate_secrets")  # again: nothing to do
     assert capsys.readouterr().out == "Encrypted 0 secrets anew; 3 had the current key already.\n"
     assert AuditEvent.objects.filter(action="secret.reencrypt").count() == 1
+
+
+def test_a_replaced_secret_key_is_rotated_too(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    user = UserFactory()
+    set_secret(owner=user, name="token", value=VALUE, by=user)
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the next secret key", [settings.SECRET_KEY]
+    call_command("rotate_secrets")
+    settings.SECRET_KEY_FALLBACKS = []
+
+    assert capsys.readouterr().out.startswith("Encrypted 1 secrets anew")
+    assert opened(Secret.objects.get()) == VALUE
 
 
 def test_a_missing_key_is_named_and_the_others_are_rotated(
