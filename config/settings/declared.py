@@ -55,7 +55,7 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "MUSTER_OLD_SECRET_KEYS",
                 "list",
                 [],
-                "Earlier secret keys: sessions that they signed go on, and secrets that they encrypted can be read, until "
+                "Earlier secret keys: sessions that they signed go on, and secrets that they encrypted are read until "
                 "`manage.py rotate_secrets` has encrypted these anew.",
                 secret=True,
             ),
