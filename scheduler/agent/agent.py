@@ -60,9 +60,8 @@ class Agent:
     def __init__(self, settings: Settings, means: Means | None = None) -> None:
         self.settings = settings
         self.stopping = threading.Event()
-        self.table = TaskTable()
         self.secrets = SecretStore(settings.state)
-        self.table.mask_of, self.table.forget_secrets = self.secrets.load, self.secrets.forget
+        self.table = TaskTable(self.secrets)
         self.gpus = self._make_gpus()
         self.link = ShimLink(
             settings.state, watch_pid=settings.parent_pid, on_records=self._on_records, means=means
@@ -94,7 +93,6 @@ class Agent:
             gpus=self.gpus,
             checkpoints=self.checkpoints,
             restores=self.restores,
-            secrets=self.secrets,
         )
         self._address_file = AddressFile(settings.server_file) if settings.server_file else None
         self._address = self._address_file or fixed(settings.server)

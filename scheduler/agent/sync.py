@@ -15,7 +15,6 @@ from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import Assignment, Report, Stop, SyncAnswer, SyncRequest, TaskOrder
-from scheduler.agent.secret_values.store import SecretStore
 from scheduler.agent.server.client import ServerClient, clock_ms
 from scheduler.agent.settings import Settings
 from scheduler.agent.shim_link import ShimLink
@@ -44,12 +43,11 @@ class ServerSync:
         gpus: Gpus | None,
         checkpoints: CheckpointService,
         restores: Restores,
-        secrets: SecretStore,
     ) -> None:
         self._settings = settings
         self._session = uuid.uuid4().hex
         self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
-        self._checkpoints, self._restores, self._secrets = checkpoints, restores, secrets
+        self._checkpoints, self._restores = checkpoints, restores
         self._lease_until = 0.0
         #: Set when somebody wants files of a job on this node.
         self.files_wanted = threading.Event()
@@ -140,16 +138,13 @@ class ServerSync:
             )
             restoring = assignment.get("restore", False)
             try:
-                mask = (
-                    self._secrets.keep(order["key"], order["secrets"]["masked"])
-                    if "secrets" in order
-                    else None
-                )
+                if "secrets" in order:
+                    self._table.secrets.keep(order["key"], order["secrets"]["masked"])
             except OSError as error:  # what cannot be masked later must not start; the server gives it again
                 say(f"the secrets of task {order['key']} cannot be kept: {error}")
                 continue
             added = self._table.add(
-                task, epoch, job=assignment["job"], folder=order["folder"], restoring=restoring, mask=mask
+                task, epoch, job=assignment["job"], folder=order["folder"], restoring=restoring
             )
             if added and restoring:
                 self._restores.begin(order)

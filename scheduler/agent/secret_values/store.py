@@ -19,12 +19,13 @@ _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLO
 
 
 class SecretStore:
-    """The folder `secrets` of one state folder."""
+    """The folder `secrets` of one state folder, and the masks of the tasks that are known; None keeps nothing."""
 
-    def __init__(self, state: Path) -> None:
-        self._folder = state / "secrets"
+    def __init__(self, state: Path | None) -> None:
+        self._folder = (state or Path(os.devnull)) / "secrets"
+        self.masks: dict[str, Mask] = {}
 
-    def keep(self, key: str, values: Sequence[str]) -> Mask:
+    def keep(self, key: str, values: Sequence[str]) -> None:
         """Write down what is masked in the output of a task; raises OSError, and then the task must not start."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         file = os.open(self._folder / key, _WRITE, 0o600)
@@ -34,20 +35,21 @@ class SecretStore:
                 data = data[os.write(file, data) :]
         finally:
             os.close(file)
-        return Mask(values)
+        self.masks[key] = Mask(values)
 
-    def load(self, key: str) -> Mask:
+    def load(self, key: str) -> None:
         """What an agent before this one has kept; where that is gone or broken, all output is masked."""
         try:
             values = json.loads((self._folder / key).read_bytes())
         except (OSError, ValueError):
-            return Mask(None)
+            values = None
         known = isinstance(values, list) and all(isinstance(value, str) for value in values)
-        return Mask(values if known else None)
+        self.masks[key] = Mask(values if known else None)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Remove the values of these tasks, where they had any."""
         for key in keys:
+            self.masks.pop(key, None)
             with contextlib.suppress(OSError):
                 os.unlink(self._folder / key)
 

@@ -99,8 +99,8 @@ class LogUploader:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
                     return b""
                 limit = min(limit, cap - offset)
-                if entry.mask is not None:
-                    return entry.mask.read(file, offset, limit, ended=ended)
+                if (mask := self.table.secrets.masks.get(entry.key)) is not None:
+                    return mask.read(file, offset, limit, ended=ended)
                 return os.pread(file, limit, offset)
             finally:
                 os.close(file)

@@ -9,7 +9,6 @@ from typing import Final
 
 from scheduler.agent import processes
 from scheduler.agent.protocol import CheckpointTerms, ProbeResult, TaskRecord
-from scheduler.agent.secret_values.masks import Mask
 
 STREAMS: Final = ("stdout", "stderr")
 #: The beginning of a task is reported at this age: who has ended by then is reported once.
@@ -51,8 +50,6 @@ class LocalTask:
     #: Why it is to stop; it was asked for a checkpoint first, and may end by itself.
     held_stop: str = ""
 
-    #: What is masked in its output and its reports; None where it has no secrets.
-    mask: Mask | None = None
     #: The last results of its probes by GPUs, which the agent makes.
     gpu_probe_results: list[ProbeResult] = field(default_factory=list)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
 from scheduler.agent.protocol import Report, TaskRecord, task_key
-from scheduler.agent.secret_values.masks import Mask
+from scheduler.agent.secret_values.store import SecretStore
 from scheduler.agent.tasks.element_results import MOST_RESULTS, has_results, read_results
 from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
 from scheduler.agent.tasks.reports import masked, report_of
@@ -42,16 +42,15 @@ class RunningTask(NamedTuple):
 class TaskTable:
     """Shared by the agent's threads; `changed` is notified when there is something to report or to upload."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: SecretStore | None = None) -> None:
+        #: What is masked in the output and the reports of tasks.
+        self.secrets = secrets or SecretStore(None)
         self.changed = threading.Condition()
         self.cap_bytes = 64 * 1024 * 1024
         #: How a task has used its GPUs; None where they are not measured.
         self.gpu_use_of: Callable[[str], Use | None] = lambda key: None
         #: What is wrong with GPUs, by their numbers.
         self.gpu_faults_of: Callable[[Sequence[int]], str] = lambda numbers: ""
-        #: What is masked in the output of an adopted task with secrets, and how those of a dropped one are forgotten.
-        self.mask_of: Callable[[str], Mask] = lambda key: Mask(None)
-        self.forget_secrets: Callable[[Iterable[str]], None] = lambda keys: None
         self._tasks: dict[str, LocalTask] = {}
         #: Reports on tasks that the server asked for and that are not here.
         self._unknown: dict[str, Report] = {}
@@ -67,7 +66,6 @@ class TaskTable:
         job: int,
         folder: str,
         restoring: bool = False,
-        mask: Mask | None = None,
     ) -> bool:
         """Add a task that the shim is to start; False when it is here already: an assignment may come twice."""
         key = task_key(task, epoch)
@@ -75,7 +73,7 @@ class TaskTable:
             if key in self._tasks:
                 return False
             entry = LocalTask(key, task, epoch, job, folder, uploaded=dict.fromkeys(STREAMS, 0))
-            entry.restoring, entry.mask = restoring, mask
+            entry.restoring = restoring
             self._tasks[key] = entry
             return True
 
@@ -102,7 +100,7 @@ class TaskTable:
                 uploaded=dict.fromkeys(STREAMS),
             )  # fmt: skip
             if meta.get("secrets"):
-                entry.mask = self.mask_of(entry.key)
+                self.secrets.load(entry.key)
             self._tasks[record["key"]] = entry
         before = _reported_part(entry.record) if entry.record else None
         entry.record = record
@@ -116,7 +114,7 @@ class TaskTable:
                 continue
             if entry.record is None:
                 del self._tasks[key]  # the order never arrived; the server will give it again
-                self.forget_secrets([key])
+                self.secrets.forget([key])
             elif not entry.ended:
                 entry.record = entry.record.copy()
                 entry.record |= {"state": "ended", "lost": True, "text": "Its record on the node is gone."}
@@ -195,7 +193,8 @@ class TaskTable:
     def _report_of(self, entry: LocalTask, record: TaskRecord) -> Report:
         use, cap = self.gpu_use_of(entry.key), self.cap_bytes
         report = report_of(entry, record, use=use, gpu_faults_of=self.gpu_faults_of, cap_bytes=cap)
-        return report if entry.mask is None else masked(report, entry.mask)
+        mask = self.secrets.masks.get(entry.key)
+        return report if mask is None else masked(report, mask)
 
     def look_for_checkpoints(self) -> None:
         """Report the running tasks that have written their checkpoint file since the last call."""
@@ -278,7 +277,7 @@ class TaskTable:
             ]
             for key in done:
                 del self._tasks[key]
-            self.forget_secrets(done)
+            self.secrets.forget(done)
             return done
 
     def entries(self) -> list[LocalTask]:
