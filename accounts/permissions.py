@@ -40,6 +40,8 @@ PROJECT_RULES: Final[Mapping[str, Rule]] = {
     "view": Rule(role=VIEWER, site=(OPERATOR, AUDITOR)),
     "submit": Rule(role=MEMBER, open_only=True, admin=False),
     "manage": Rule(role=LEAD),
+    # The names of its secrets; jobs of members are given the values.
+    "see_secrets": Rule(role=MEMBER),
     "view_quota": Rule(role=VIEWER, site=(OPERATOR, AUDITOR)),
     "ask_quota": Rule(role=LEAD, open_only=True),
     "split_quota": Rule(role=LEAD, site=(OPERATOR,)),

@@ -18,6 +18,7 @@ SCOPES: Final[dict[str, str]] = {
     "notifications:read": "see notifications, preferences and webhooks",
     "notifications:write": "mark notifications as read, change preferences and webhooks",
     "audit:read": "read the audit trail",
+    "secrets:write": "list the names of secrets, set and delete secrets",
     "tokens:write": "list, create and revoke tokens",
     "admin": "everything that the account may do",
 }

@@ -2,6 +2,7 @@
 
 from accounts.models.audit import AuditChain, AuditCheck, AuditCheckpoint, AuditEvent, AuditOutcome
 from accounts.models.project import Membership, Organization, Project, ProjectRole
+from accounts.models.secret import Secret
 from accounts.models.signin import SignInCount
 from accounts.models.token import ApiToken
 from accounts.models.user import SiteRole, User
@@ -17,6 +18,7 @@ __all__ = [
     "Organization",
     "Project",
     "ProjectRole",
+    "Secret",
     "SignInCount",
     "SiteRole",
     "User",

@@ -15,6 +15,7 @@ from accounts import permissions
 from accounts.models import Membership, Project, ProjectRole, User
 from accounts.selectors import project_by_ref, visible_projects
 from accounts.services.projects import add_member, change_member, remove_member
+from accounts.services.secrets import of_owner
 from accounts.web.pages import page, reader
 from infra.errors import FieldProblem, InvalidInput, NotFound
 
@@ -39,6 +40,7 @@ def show(request: HttpRequest, slug: str) -> HttpResponse:
     project = project_by_ref(user, slug)
     members = list(project.memberships.select_related("user").order_by("user__username"))
     order = list(ProjectRole)
+    allowed = permissions.allowed_verbs(user, project)
     members.sort(key=lambda member: -order.index(ProjectRole(member.role)))
     return render(
         request,
@@ -46,7 +48,10 @@ def show(request: HttpRequest, slug: str) -> HttpResponse:
         {
             "project": project,
             "members": members,
-            "may_manage": "manage" in permissions.allowed_verbs(user, project),
+            "may_manage": "manage" in allowed,
+            "sees_secrets": "see_secrets" in allowed,
+            "may_manage_secrets": "manage" in allowed,
+            "secrets": of_owner(project).defer("sealed") if "see_secrets" in allowed else [],
             "roles": ProjectRole.choices,
         },
     )

@@ -15,6 +15,7 @@ from accounts.models.user import Theme
 from accounts.selectors import submit_projects
 from accounts.services.preferences import change_password as set_password
 from accounts.services.preferences import change_preferences
+from accounts.services.secrets import of_owner
 from accounts.services.signin import SignInRefused, password_again
 from accounts.web.pages import back, page, reader
 from infra.errors import InvalidInput
@@ -96,6 +97,8 @@ def _render(request: HttpRequest, form: PasswordChangeForm, problems: dict[str, 
             "zones": ["UTC", *zones],
             "projects": submit_projects(user).order_by("name"),
             "password_form": form,
+            "secrets": of_owner(user).defer("sealed"),
+            "may_manage_secrets": True,
             "problems": problems,
             "time_zone": request.POST.get("time_zone", user.time_zone) if problems else user.time_zone,
             "theme": request.POST.get("theme", "") if problems else user.theme,

@@ -30,6 +30,7 @@ _ACCOUNTS: Final = {
     "accounts_organizationevent": ADD,
     "accounts_project": EDIT,
     "accounts_projectevent": ADD,
+    "accounts_secret": ALL,
     "accounts_signincount": ALL,
     "accounts_user": EDIT,
     "accounts_user_groups": READ,

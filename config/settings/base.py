@@ -313,6 +313,8 @@ except ValueError as error:
         f"MUSTER_TRUSTED_PROXIES: {error}. Write addresses and networks such as 127.0.0.1,10.0.0.0/8."
     ) from None
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # taken away unless such a proxy sends it
+# Secret keys that were replaced.
+SECRET_KEY_FALLBACKS = read("MUSTER_OLD_SECRET_KEYS")
 # Signs the audit trail; without it the secret key does. Old keys still verify old rows.
 MUSTER_AUDIT_KEY = read("MUSTER_AUDIT_KEY")
 MUSTER_AUDIT_OLD_KEYS = read("MUSTER_AUDIT_OLD_KEYS")

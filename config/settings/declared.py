@@ -52,6 +52,14 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 secret=True,
             ),
             Setting(
+                "MUSTER_OLD_SECRET_KEYS",
+                "list",
+                [],
+                "Earlier secret keys: sessions that they signed go on, and secrets that they encrypted are read until "
+                "`manage.py rotate_secrets` has encrypted these anew.",
+                secret=True,
+            ),
+            Setting(
                 "MUSTER_ALLOWED_HOSTS",
                 "list",
                 None,
@@ -517,7 +525,7 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "list",
                 [],
                 "Keys that encrypt what is stored, 64 hexadecimal digits each: the first encrypts, all decrypt. "
-                "Empty: stored as it is.",
+                "Empty: stored as it is; secrets are encrypted with the secret key then.",
                 secret=True,
             ),
             Setting(

@@ -294,6 +294,11 @@ INPUT: Final = {
         "The text is too long, or contains invalid characters such as NUL.",
         "Shorten the text, and remove such characters.",
     ),
+    "too-short": Meaning(
+        "Too short",
+        "A secret of fewer than 8 bytes cannot be masked in logs without masking ordinary words.",
+        "Choose a longer value.",
+    ),
     "too-long": Meaning(
         "Too long",
         "The text is longer than the field takes.",
@@ -366,6 +371,16 @@ INPUT: Final = {
         "No files are kept",
         "The job has left no files, or its files have been removed.",
         "The Results tab of the job says what is kept and for how long.",
+    ),
+    "no-such-secret": Meaning(
+        "No such secret",
+        "A job names a secret that neither its owner nor its project has.",
+        "Set the secret under Settings or on the project's page, or submit the job to the project that has it.",
+    ),
+    "no-secrets-here": Meaning(
+        "Secrets cannot be kept",
+        "The queue's cluster runs jobs by a backend that cannot keep secrets.",
+        "Submit the job to a queue of another cluster, or leave the secrets out.",
     ),
     "no-storage": Meaning(
         "No storage",

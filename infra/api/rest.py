@@ -34,6 +34,9 @@ READ_BODY: Final = "muster.read_body"
 class CleanJSONParser(JSONParser):
     """JSON that can be stored: no NUL, no half surrogate, no NaN, no number or nesting without end."""
 
+    #: Fields that may have several lines.
+    several_lines: frozenset[str] = SEVERAL_LINES
+
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         request = getattr((parser_context or {}).get("request"), "_request", None)
         scope = getattr(request, "scope", {})
@@ -46,11 +49,14 @@ class CleanJSONParser(JSONParser):
             raise BadInput(too_big()) from big
         if len(raw) > most:
             raise BadInput(too_big())
-        return parse_clean(raw)
+        return parse_clean(raw, self.several_lines)
 
 
-def parse_clean(raw: bytes) -> Any:
-    """What a body in JSON says; raises ParseError or BadInput for what cannot be read, or not be stored."""
+def parse_clean(raw: bytes, several_lines: frozenset[str] = SEVERAL_LINES) -> Any:
+    """What a body in JSON says; raises ParseError or BadInput for what cannot be read, or not be stored.
+
+    Only texts below fields named in `several_lines` may have more than one line.
+    """
     try:
         value = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant)
     except UnicodeDecodeError as broken:
@@ -59,7 +65,7 @@ def parse_clean(raw: bytes) -> Any:
         raise exceptions.ParseError("The body is nested too deep.") from broken
     except ValueError as broken:
         raise exceptions.ParseError(f"The body is not JSON: {str(broken)[:200]}.") from broken
-    _check_clean(value)
+    _check_clean(value, several_lines=several_lines)
     return value
 
 
@@ -73,7 +79,14 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
-def _check_clean(value: Any, at: str = "", depth: int = 0, *, lines: bool = False) -> None:
+def _check_clean(
+    value: Any,
+    at: str = "",
+    depth: int = 0,
+    *,
+    lines: bool = False,
+    several_lines: frozenset[str] = SEVERAL_LINES,
+) -> None:
     """`lines`: below a field that may have several."""
     if depth > MAX_DEPTH:
         raise exceptions.ParseError(f"The body is nested deeper than {MAX_DEPTH} levels.")
@@ -84,11 +97,13 @@ def _check_clean(value: Any, at: str = "", depth: int = 0, *, lines: bool = Fals
             _check_text(name, at)
             if isinstance(inner, (str, dict, list)):
                 below = f"{at}/{name}" if at else name
-                _check_clean(inner, below, depth + 1, lines=lines or name in SEVERAL_LINES)
+                below_lines = lines or name in several_lines
+                _check_clean(inner, below, depth + 1, lines=below_lines, several_lines=several_lines)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             if isinstance(inner, (str, dict, list)):
-                _check_clean(inner, f"{at}/{number}" if at else str(number), depth + 1, lines=lines)
+                below = f"{at}/{number}" if at else str(number)
+                _check_clean(inner, below, depth + 1, lines=lines, several_lines=several_lines)
 
 
 def _check_text(text: str, at: str, *, lines: bool = False) -> None:

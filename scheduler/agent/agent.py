@@ -18,6 +18,7 @@ from scheduler.agent.isolation.means import Means
 from scheduler.agent.node.health_check import HealthCheck
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import STREAM_PATH
+from scheduler.agent.secret_values.store import SecretStore
 from scheduler.agent.server.address import AddressFile, fixed
 from scheduler.agent.server.backoff import Backoff
 from scheduler.agent.server.client import Refused, ServerClient, ServerUnreachable
@@ -59,7 +60,8 @@ class Agent:
     def __init__(self, settings: Settings, means: Means | None = None) -> None:
         self.settings = settings
         self.stopping = threading.Event()
-        self.table = TaskTable()
+        self.secrets = SecretStore(settings.state)
+        self.table = TaskTable(self.secrets)
         self.gpus = self._make_gpus()
         self.link = ShimLink(
             settings.state, watch_pid=settings.parent_pid, on_records=self._on_records, means=means
@@ -116,6 +118,7 @@ class Agent:
         if len(self.table):
             say(f"adopted {len(self.table)} tasks from before this start")
         self.restores.clean_up()
+        self.secrets.forget_all_but(self.table.keys())
         if self.gpus is not None:
             _start_thread("gpus", self._watch_gpus)
             self.gpus.wait(GPUS_SECONDS)

@@ -37,6 +37,9 @@ PIECE_BYTES: Final = 4 * 1024 * 1024
 #: Folders within a task's: of the checkpoints that it makes, and with the one that it goes on from.
 CHECKPOINTS: Final = "checkpoints"
 RESTORED: Final = "restore"
+#: The folder within a task's with its secrets as files, and the variable that names it.
+SECRETS: Final = "secrets"
+SECRETS_VARIABLE: Final = "MUSTER_SECRETS_DIR"
 #: Names the checkpoint that a task goes on from, in its environment.
 RESTORE_VARIABLE: Final = "MUSTER_RESTORE_FROM"
 
@@ -110,6 +113,17 @@ class Assignment(TypedDict):
     #: Of a later attempt: the lowest number of a task that the job has had. A folder of a lower one is of another job
     #: that had this number before the database was restored.
     first_task: NotRequired[int]
+    #: Of a job that names secrets; what runs then says that the agent is too old to know this.
+    secrets: NotRequired[SecretsToGive]
+
+
+class SecretsToGive(TypedDict):
+    """Values of secrets by variable and by file name, and what runs with them, in the place of what the rest says."""
+
+    env: dict[str, str]
+    files: dict[str, str]
+    command: str
+    script: str
 
 
 class OutputFiles(TypedDict):
@@ -391,6 +405,15 @@ class TaskOrder(TypedDict):
     probes: NotRequired[list[dict[str, Any]]]
     #: As in the assignment.
     first_task: NotRequired[int]
+    #: The values of its secrets that become files, by name, and all that are masked in its output.
+    secrets: NotRequired[SecretsOfTask]
+
+
+class SecretsOfTask(TypedDict):
+    """Kept in memory only, but for the files: an order is never written down."""
+
+    files: dict[str, str]
+    masked: list[str]
 
 
 class TaskRecord(TypedDict):

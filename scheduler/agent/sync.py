@@ -11,6 +11,7 @@ from typing import Final
 from scheduler.agent import PROTOCOL, VERSION, processes
 from scheduler.agent.checkpoints.restore import Restores
 from scheduler.agent.checkpoints.service import CheckpointService
+from scheduler.agent.console import say
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import Assignment, Report, Stop, SyncAnswer, SyncRequest, TaskOrder
@@ -129,6 +130,8 @@ class ServerSync:
     def _start(self, assignments: Iterable[Assignment]) -> None:
         orders: list[TaskOrder] = []
         for assignment in assignments:
+            if self._table.get(assignment["task"], assignment["epoch"]) is not None:
+                continue  # it comes twice
             task, epoch, devices = assignment["task"], assignment["epoch"], assignment["devices"]
             order = task_order(
                 assignment,
@@ -140,6 +143,12 @@ class ServerSync:
                 requests_are_limits=self._settings.requests_are_limits,
             )
             restoring = assignment.get("restore", False)
+            try:
+                if "secrets" in order:
+                    self._table.secrets.keep(order["key"], order["secrets"]["masked"])
+            except OSError as error:  # what cannot be masked later must not start; the server gives it again
+                say(f"the secrets of task {order['key']} cannot be kept: {error}")
+                continue
             added = self._table.add(
                 task, epoch, job=assignment["job"], folder=order["folder"], restoring=restoring
             )

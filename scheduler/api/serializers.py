@@ -138,6 +138,10 @@ class JobSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(allow_null=True),
         help_text="Values are null for all but its owner and the leads of its project: they may be secrets.",
     )
+    secrets = serializers.ListField(
+        child=serializers.DictField(child=serializers.CharField()),
+        help_text="Which secrets its tasks get: name, of (user or project), and env or file. No values.",
+    )
     working_dir = serializers.CharField()
     artifacts = serializers.ListField(
         child=serializers.CharField(), help_text="Patterns of files that are stored when it ends."
@@ -202,6 +206,7 @@ class JobRowSerializer(JobSerializer):
     command = None  # type: ignore[assignment]
     script = None  # type: ignore[assignment]
     env = None  # type: ignore[assignment]
+    secrets = None  # type: ignore[assignment]
 
     def to_representation(self, job: Any) -> dict[str, Any]:
         listed: ListedJob = job
@@ -220,6 +225,7 @@ def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
         "command": job.command,
         "script": job.script,
         "env": job.env,
+        "secrets": job.secrets,
         **_relations(job.dependencies.all(), held),
     }
 

@@ -22,6 +22,8 @@ class Capabilities:
     several_nodes: bool = True
     #: Processes can be suspended and resumed (SIGSTOP, SIGCONT): a job can make room without losing its work.
     suspends: bool = False
+    #: Gives secrets to tasks, keeps them from everybody else, and masks them in logs.
+    keeps_secrets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

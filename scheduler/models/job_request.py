@@ -47,6 +47,8 @@ class JobRequest(models.Model):
     command = models.TextField(blank=True)
     script = models.TextField(blank=True)
     env = models.JSONField(default=dict, blank=True)
+    #: Which secrets its tasks get, by name, and where: never a value.
+    secrets = models.JSONField(default=list, blank=True, db_default=[])
     working_dir = models.CharField(max_length=1024, blank=True)
 
     # How much, per task.

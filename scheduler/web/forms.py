@@ -14,6 +14,7 @@ from quotas.core.resources import BadAmount, cores_to_millis, show_cpus, show_mi
 from scheduler.models import Job
 from scheduler.services.submission.declaration import Declared, Form, Kind
 from scheduler.services.submission.fields import BadValue, read_seconds
+from scheduler.services.submission.fields_task import secret_as_text, secret_of_text
 from scheduler.services.submission.job_spec import JOB
 
 #: The declared fields that the form shows, by name.
@@ -36,7 +37,7 @@ def fields_of(group: str) -> list[Declared]:
 
 #: Fields that the form's own text stands for, which `payload_of` takes apart.
 _TAKEN_APART: Final = frozenset(
-    {"command", "env", "node_selector", "pack", "depends_on", "begin_at", "hold", "artifacts"}
+    {"command", "env", "secrets", "node_selector", "pack", "depends_on", "begin_at", "hold", "artifacts"}
 )
 #: Fields that go into the request as they were typed; an empty one is left out and takes its default.
 PLAIN: Final = tuple(name for name in ON_FORM if name not in _TAKEN_APART)
@@ -90,6 +91,8 @@ def payload_of(form: Mapping[str, str], *, time_zone: str) -> dict[str, Any]:
         payload["script" if what.startswith("#!") else "command"] = what
     if form.get("env", "").strip():
         payload["env"] = _pairs("env", form["env"], problems)
+    if form.get("secrets", "").strip():
+        payload["secrets"] = _secrets(form["secrets"], problems)
     if form.get("node_selector", "").strip():
         payload["node_selector"] = _pairs("node_selector", form["node_selector"], problems)
     if pack := form.get("pack", "").strip():
@@ -118,6 +121,16 @@ def _pairs(field: str, text: str, problems: list[FieldProblem]) -> dict[str, str
         else:
             pairs[name.strip()] = value
     return pairs
+
+
+def _secrets(text: str, problems: list[FieldProblem]) -> list[dict[str, str]]:
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        try:
+            found.append(secret_of_text(line))
+        except BadValue as error:
+            problems.append(FieldProblem("secrets", f"{error}."))
+    return found
 
 
 def _dependencies(form: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -220,6 +233,7 @@ _TYPED: Final[dict[str, Callable[[Job], str]]] = {
     "queue": lambda job: job.queue.slug,
     "pack": lambda job: job.pack + "!" * job.pack_required,
     "artifacts": lambda job: "\n".join(job.artifacts),
+    "secrets": lambda job: "\n".join(map(secret_as_text, job.secrets)),
     "gpu_share": lambda job: show_cpus(job.gpu_millis) if job.gpu_millis and not job.gpu_slice else "",
 }
 
@@ -263,6 +277,7 @@ def _directives(form: Mapping[str, str]) -> list[tuple[str, str]]:
         ("chdir", form.get("working_dir", "")),
         ("output", form.get("standard_output", "")),
         ("mail-type", form.get("mail_type", "")),
+        *(("secret", line) for line in form.get("secrets", "").splitlines()),
     ]
     return [(name, value.strip()) for name, value in pairs if value.strip() and value.strip() != "0"]
 

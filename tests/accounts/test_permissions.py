@@ -36,6 +36,7 @@ PROJECT = {
     "view_quota": MEMBERS | {"viewer", "operator", "auditor", "admin"},
     "submit": MEMBERS,
     "manage": {"lead", "admin"},
+    "see_secrets": MEMBERS | {"admin"},
     "ask_quota": {"lead", "admin"},
     "split_quota": {"lead", "operator", "admin"},
     "edit_quota": {"operator", "admin"},

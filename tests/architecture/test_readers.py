@@ -277,7 +277,7 @@ NOT_TEXT: Final = {
     "read_job_type": "bounded text", "read_ref": "bounded text", "read_cpu_cores": "field cpu_cores",
     "read_memory": "field memory", "read_gpu_slice": "read_slice", "read_gpu_share": "field gpu_share",
     "read_extras": "fields", "read_log": "a job", "read_stream": "a task", "read_merged": "tasks",
-    "read_artifacts": "bounded texts", "read_mail_types": "bounded text",
+    "read_artifacts": "bounded texts", "read_secrets": "fields of bounded text", "read_mail_types": "bounded text",
     "read_alerts": "rows", "read_reservations": "rows",
     "read_notice": "a row", "read_results": "of agents, bounded whole",
 }  # fmt: skip

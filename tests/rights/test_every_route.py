@@ -20,7 +20,7 @@ from infra.errors import MusterError
 from scheduler.realtime import auth, topics
 from tests.rights.callers import Caller, callers
 from tests.rights.routes import Address, addresses, nameless, not_filled, operations, queries, routes
-from tests.rights.world import FOREIGN, OTHER, VISION, Side, World, a_world
+from tests.rights.world import FOREIGN, OTHER, SECRET_VALUE, VISION, Side, World, a_world
 
 pytestmark = pytest.mark.django_db
 
@@ -76,7 +76,7 @@ class Walk:
             self.found.append(f"{where} fails")
         for echo in sorted({*address.echoes, *echoes}, key=len, reverse=True):
             text = text.replace(echo, "")
-        for mark in caller.forbidden:
+        for mark in (*caller.forbidden, SECRET_VALUE):
             if at := text.find(mark) + 1:
                 self.found.append(f"{where} shows {mark}: …{text[max(at - 80, 0) : at + 60]}…")
         return response

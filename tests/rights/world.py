@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from accounts.models import Project, ProjectRole, User
+from accounts.models import Project, ProjectRole, Secret, User
 from accounts.services.tokens import issue_token
+from infra.storage.sealed import seal
 from notifications.models import Endpoint, Message, Notification
 from quotas.models import Alert, Budget, BudgetPeriod, DriftFinding, Grant, Notice, ShareUsage
 from scheduler.core.lifecycle import AttemptState, JobState, TaskState
@@ -58,6 +59,8 @@ VISION: Final = "zvisionz"
 OTHER: Final = "zotherz"
 FOREIGN: Final = "zforeignz"
 MARKS: Final = (VISION, OTHER, FOREIGN)
+#: Of every secret: no door shows it to anybody.
+SECRET_VALUE: Final = "never-shown-to-anybody"
 
 
 @dataclass
@@ -161,7 +164,17 @@ def _side(mark: str, project: Project, cluster: Cluster, open_queue: Queue, node
     token, _ = issue_token(
         user=person, by=person, name=f"{mark} token", scopes=["jobs:read"], project=project
     )
-    side.ids |= {"reservation": str(reservation.uuid), "dataset": dataset.pk, "token": token.pk}
+    secret = f"{side.mark}-secret"
+    for owner in (person, project):
+        row = Secret(
+            **{"project" if owner is project else "user": owner},
+            name=secret, created_at=timezone.now(), set_at=timezone.now(), set_by=person,
+        )  # fmt: skip
+        row.sealed = seal(SECRET_VALUE, row.about)
+        row.save()
+    side.ids |= {
+        "reservation": str(reservation.uuid), "dataset": dataset.pk, "token": token.pk, "secret": secret,
+    }  # fmt: skip
     return side
 
 
@@ -172,6 +185,7 @@ def _jobs(side: Side, open_queue: Queue, node: Node) -> None:
         "project": side.project, "user": side.person, "queue": open_queue, "command": f"run {side.mark}",
         "env": {f"KEY_{side.mark}": side.mark}, "labels": {side.mark: side.mark}, "working_dir": f"/home/{side.mark}",
         "job_type": "batch", "gpus": 1,
+        "secrets": [{"name": f"{side.mark}-secret", "of": "project", "file": "key"}],
     }  # fmt: skip
     waiting = JobFactory(
         name=f"{side.mark} waits", priority=60, **{**words, "gpus": 4}, time_limit_seconds=3600

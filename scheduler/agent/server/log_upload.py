@@ -58,7 +58,7 @@ class LogUploader:
         ]
         while waiting and left_bytes > 0:
             entry, stream, offset = waiting.pop(0)
-            data = self._read(entry.stream_path(stream), offset, min(CHUNK_BYTES, left_bytes))
+            data = self._read(entry, stream, offset, min(CHUNK_BYTES, left_bytes))
             if not data:
                 continue
             left_bytes -= len(data)
@@ -85,9 +85,10 @@ class LogUploader:
     def _has_more(self, entry: LocalTask, stream: str, offset: int) -> bool:
         return offset < stored_bytes(entry.stream_path(stream), self.table.cap_bytes)
 
-    def _read(self, path: str, offset: int, limit: int) -> bytes:
-        """Bytes of the stream as it is kept: the first ones up to the cap, then a line on the rest."""
-        cap = self.table.cap_bytes
+    def _read(self, entry: LocalTask, stream: str, offset: int, limit: int) -> bytes:
+        """Bytes of the stream as it is kept: the first ones up to the cap, masked, then a line on the rest."""
+        cap, path = self.table.cap_bytes, entry.stream_path(stream)
+        ended = entry.ended  # asked first: then the file is whole
         if offset >= cap:
             self._truncate(path)
             return cap_marker(cap)[offset - cap :]
@@ -97,7 +98,10 @@ class LogUploader:
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
                     return b""
-                return os.pread(file, min(limit, cap - offset), offset)
+                limit = min(limit, cap - offset)
+                if (mask := self.table.secrets.masks.get(entry.key)) is not None:
+                    return mask.read(file, offset, limit, ended=ended)
+                return os.pread(file, limit, offset)
             finally:
                 os.close(file)
         except OSError:

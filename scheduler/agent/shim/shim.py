@@ -15,13 +15,13 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent.isolation.cells import Cells
 from scheduler.agent.isolation.means import Means
-from scheduler.agent.protocol import NOT_ISOLATED, TaskOrder
+from scheduler.agent.protocol import NOT_ISOLATED, TaskOrder, TaskRecord
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.agent_connection import AgentConnection
 from scheduler.agent.shim.deadlines import Deadlines, Owner
@@ -89,7 +89,9 @@ class Shim:
             self._try("ends of guards", self.guards.reap)
             self._try("looking after guards", self.guards.poll)
             self._try("deadlines", self._keep_deadlines)
-            self.agent.publish(self.store.take_changes())
+            changes = self.store.take_changes()
+            self._remove_secrets(changes)
+            self.agent.publish(changes)
             self._try("the journal", self.store.compact)
             self._try("the trash", self.trash.empty_beside)
         self.cells.close()
@@ -118,11 +120,18 @@ class Shim:
     def recover(self) -> None:
         """Take over from the shims before this one: their tasks, their folders, their status files."""
         recover(self.store, self.guards)
+        self._remove_secrets([task.record for task in self.store.tasks.values()])
         self.usage.schedule()
         for task in self.store.live.values():
             self.scratch.task_started(task)
         self.folders.take_unknown({Path(task.record["folder"]).name for task in self.store.tasks.values()})
         self.guards.drop_unknown_statuses()
+
+    def _remove_secrets(self, records: Iterable[TaskRecord]) -> None:
+        """Nobody hears of the end of a task before its secrets are gone."""
+        for record in records:
+            if record["state"] == "ended" and record["meta"].get("secrets"):
+                self.folders.remove_secrets(record["folder"])
 
     def _wake_on_child_exit(self) -> None:
         read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -225,6 +234,8 @@ class Shim:
     def forget(self, keys: list[str]) -> None:
         """Remove what is left of tasks that have ended and that the server knows all about."""
         for task in self.store.forget(keys):
+            if task.record["meta"].get("secrets"):
+                self.folders.remove_output(task.record["folder"])
             self.folders.take_back(task.record["folder"], reusable=task.ended_whole)
             self.guards.drop_status(task)
 

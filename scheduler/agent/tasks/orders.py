@@ -9,8 +9,12 @@ from scheduler.agent import numa
 from scheduler.agent.elements import Elements, arguments_of
 from scheduler.agent.isolation.devices import gpu_files
 from scheduler.agent.protocol import (
+    SECRETS,
+    SECRETS_VARIABLE,
     Assignment,
     ElementsToRun,
+    SecretsOfTask,
+    SecretsToGive,
     TaskFolder,
     TaskOrder,
     folder_name,
@@ -43,7 +47,8 @@ def task_order(
     whose = TaskFolder(assignment["job"], assignment["epoch"], assignment["rank"], assignment["task"])
     folder = str(state / "tasks" / folder_name(whose, key))
     elements = assignment.get("elements")
-    runs = elements or assignment
+    secrets = assignment.get("secrets")
+    runs = secrets or elements or assignment
     argv, script = _program(runs["command"], runs["script"], folder)
     order = TaskOrder(
         key=key,
@@ -72,6 +77,8 @@ def task_order(
     if elements is not None:
         order["meta"]["elements"] = True
         order["argv"] = _run_elements(elements, order, assignment["grace_seconds"])
+    if secrets is not None:
+        _add_secrets(order, secrets)
     if "checkpoint" in assignment:
         order["checkpoints"] = True
         order["meta"]["checkpoint"] = dict(assignment["checkpoint"])
@@ -86,6 +93,19 @@ def task_order(
     if "numa_domain" in assignment:
         _bind_to_numa_domain(order, assignment, numa.domains(numa_domains))
     return order
+
+
+def _add_secrets(order: TaskOrder, secrets: SecretsToGive) -> None:
+    """Give the task its secrets; what comes back with every record says only that it has some."""
+    order["secrets"] = SecretsOfTask(files=secrets["files"], masked=masked_values(secrets))
+    order["meta"]["secrets"] = True
+    order["env"] |= {SECRETS_VARIABLE: f"{order['folder']}/{SECRETS}", **secrets["env"]}
+    order["own_variables"] = sorted({*order.get("own_variables", ()), *secrets["env"]})
+
+
+def masked_values(secrets: SecretsToGive) -> list[str]:
+    """All values of a task's secrets."""
+    return sorted({*secrets["env"].values(), *secrets["files"].values()})
 
 
 def _bound(order: TaskOrder, assignment: Assignment, *, requests_are_limits: bool) -> None:

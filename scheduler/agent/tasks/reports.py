@@ -9,6 +9,7 @@ from typing import Final
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Use
 from scheduler.agent.protocol import SHUT_DOWN, UNHEALTHY, ProbeResult, Report, TaskRecord
+from scheduler.agent.secret_values.masks import Mask
 from scheduler.agent.tasks.local_task import LocalTask, is_suspended, stored_bytes
 
 #: Stops that are not the job's: the server starts it again.
@@ -53,6 +54,17 @@ def report_of(
         report["text"] = text
     report["stdout_bytes"] = stored_bytes(entry.stream_path("stdout"), cap_bytes)
     report["stderr_bytes"] = stored_bytes(entry.stream_path("stderr"), cap_bytes)
+    return report
+
+
+def masked(report: Report, mask: Mask) -> Report:
+    """The report without what its job wrote of its secrets: into its checkpoint file, or as output of a probe."""
+    if "text" in report:
+        report["text"] = mask.text(report["text"])
+    if "saved_path" in report:
+        report["saved_path"] = mask.text(report["saved_path"])
+    for result in report.get("probes", ()):
+        result["text"] = mask.text(result["text"])
     return report
 
 

@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
 from scheduler.agent.protocol import Described, Report, TaskRecord, task_key
+from scheduler.agent.secret_values.store import SecretStore
 from scheduler.agent.tasks.element_results import MOST_RESULTS, has_results, read_results
 from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
-from scheduler.agent.tasks.reports import report_of
+from scheduler.agent.tasks.reports import masked, report_of
 
 #: Follows the key of a task whose results of elements are meant.
 _RESULTS: Final = "/elements"
@@ -41,7 +42,9 @@ class RunningTask(NamedTuple):
 class TaskTable:
     """Shared by the agent's threads; `changed` is notified when there is something to report or to upload."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: SecretStore | None = None) -> None:
+        #: What is masked in the output and the reports of tasks.
+        self.secrets = secrets or SecretStore(None)
         self.changed = threading.Condition()
         self.cap_bytes = 64 * 1024 * 1024
         #: How a task has used its GPUs; None where they are not measured.
@@ -55,7 +58,15 @@ class TaskTable:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def add(self, task: int, epoch: int, *, job: int, folder: str, restoring: bool = False) -> bool:
+    def add(
+        self,
+        task: int,
+        epoch: int,
+        *,
+        job: int,
+        folder: str,
+        restoring: bool = False,
+    ) -> bool:
         """Add a task that the shim is to start; False when it is here already: an assignment may come twice."""
         key = task_key(task, epoch)
         with self.changed:
@@ -88,6 +99,8 @@ class TaskTable:
                 record["key"], meta["task"], meta["epoch"], meta["job"], record["folder"],
                 uploaded=dict.fromkeys(STREAMS),
             )  # fmt: skip
+            if meta.get("secrets"):
+                self.secrets.load(entry.key)
             self._tasks[record["key"]] = entry
         before = _reported_part(entry.record) if entry.record else None
         entry.record = record
@@ -101,6 +114,7 @@ class TaskTable:
                 continue
             if entry.record is None:
                 del self._tasks[key]  # the order never arrived; the server will give it again
+                self.secrets.forget([key])
             elif not entry.ended:
                 entry.record = entry.record.copy()
                 entry.record |= {"state": "ended", "lost": True, "text": "Its record on the node is gone."}
@@ -184,7 +198,9 @@ class TaskTable:
 
     def _report_of(self, entry: LocalTask, record: TaskRecord) -> Report:
         use, cap = self.gpu_use_of(entry.key), self.cap_bytes
-        return report_of(entry, record, use=use, gpu_faults_of=self.gpu_faults_of, cap_bytes=cap)
+        report = report_of(entry, record, use=use, gpu_faults_of=self.gpu_faults_of, cap_bytes=cap)
+        mask = self.secrets.masks.get(entry.key)
+        return report if mask is None else masked(report, mask)
 
     def look_for_checkpoints(self) -> None:
         """Report the running tasks that have written their checkpoint file since the last call."""
@@ -267,6 +283,7 @@ class TaskTable:
             ]
             for key in done:
                 del self._tasks[key]
+            self.secrets.forget(done)
             return done
 
     def entries(self) -> list[LocalTask]:

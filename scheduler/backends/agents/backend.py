@@ -12,7 +12,9 @@ class AgentsBackend:
     """An agent's sync call reads its assignments from the rows, and the outbox wakes it."""
 
     name = "agents"
-    capabilities = Capabilities(is_driven=False, reports_usage=True, streams_logs=True, suspends=True)
+    capabilities = Capabilities(
+        is_driven=False, reports_usage=True, streams_logs=True, suspends=True, keeps_secrets=True
+    )
 
     def submit(self, node: str, assignments: Sequence[Assignment]) -> None:
         """Nothing to do: applying a plan notifies the agents of the nodes that it has changed."""

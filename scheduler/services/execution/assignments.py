@@ -21,6 +21,7 @@ from scheduler.core.lifecycle import AttemptState, TaskState
 from scheduler.models import Device, Node
 from scheduler.models.results.checkpoint_policy import policy_of
 from scheduler.services.execution.elements import add_elements, elements_to_run
+from scheduler.services.execution.secrets import SecretsOfJob, give_secrets, secrets_of_job
 from scheduler.state.db.sql import Rows, Statement, int_array, run
 
 #: What a task with a shorter time limit than this has to end after it.
@@ -33,12 +34,22 @@ PORTS: Final = 20_000
 # ---------------------------------------------------------------- take
 
 
-@transaction.atomic
 def take_tasks(nodes: Mapping[int, Node], task_ids: Collection[int]) -> dict[int, list[Assignment]]:
     """Mark these tasks as starting and describe them; those that were asked to stop meanwhile stay out.
 
-    The tasks are of these nodes (by id); so are the answers. All go in one transaction.
+    The tasks are of these nodes (by id); so are the answers. All go in one transaction, and secrets are opened after
+    that; a task that cannot have those of its job ends instead.
     """
+    given, wanted = _take(nodes, task_ids)
+    if wanted:
+        give_secrets(nodes, given, wanted)
+    return given
+
+
+@transaction.atomic
+def _take(
+    nodes: Mapping[int, Node], task_ids: Collection[int]
+) -> tuple[dict[int, list[Assignment]], dict[int, SecretsOfJob]]:
     ids = int_array(task_ids)
     _, rows = ask_together((_LOCK_JOBS, [ids]), (_STARTABLE, [ids]))
     tasks = [_StartableTask(*row) for row in rows]
@@ -64,7 +75,8 @@ def take_tasks(nodes: Mapping[int, Node], task_ids: Collection[int]) -> dict[int
     to_run = elements_to_run([job.job for job in by_attempt.values() if job.array_id is not None])
     for assignment in chain.from_iterable(given.values()):
         add_elements(assignment, to_run)
-    return given
+    wanted = {job.job: secrets_of_job(job) for job in by_attempt.values() if job.secrets != "[]"}
+    return given, wanted
 
 
 class _StartableTask(NamedTuple):
@@ -120,7 +132,8 @@ SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, q
     r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint, r.storage_mib,
     queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes,
     CASE WHEN a.epoch > 1 THEN (SELECT min(t.id) FROM scheduler_attempt e JOIN scheduler_task t ON t.attempt_id = e.id
-        WHERE e.job_id = j.number) END
+        WHERE e.job_id = j.number) END,
+    r.secrets, j.user_id, j.project_id
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
@@ -168,6 +181,9 @@ class _AttemptRow(NamedTuple):
     probes: str  # JSON
     #: Of a later attempt: the lowest number of a task of its job.
     first_task: int | None
+    secrets: str  # JSON
+    user_id: int
+    project_id: int
 
     @property
     def scratch_limit_mib(self) -> int:

@@ -1,15 +1,21 @@
-"""Reads what a task is given: its environment and folder, parts of GPUs, named extras."""
+"""Reads what a task is given: its environment, secrets and folder, parts of GPUs, named extras."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from accounts.models.secret import SECRET_NAME
+from accounts.services import secrets
 from quotas.core.gpu_models import read_slice
 from quotas.core.resources import cores_to_millis, parse_mib
 from scheduler.agent.results.patterns import BadPattern, FilePattern
+from scheduler.backends.registry import backend_of
 from scheduler.core.mail_types import parse_mail_types
 from scheduler.core.qos import QOS_WORDS, qos_of
+from scheduler.services.submission.declaration import Kind, Schema, choice, declared
 from scheduler.services.submission.fields import BadValue, Inputs, read_decimal, read_integer, text_trouble
 from scheduler.services.submission.fields_dependencies import DATA_NAME
 
@@ -54,6 +60,168 @@ def read_env(inputs: Inputs, name: str) -> dict[str, str]:
             name, f"Is longer than {MAX_ENV_CHARACTERS} characters in all; use a file.", code="too-long"
         )
     return found
+
+
+# ---------------------------------------------------------------- secrets
+
+MAX_SECRETS: Final = 16
+SECRET_OWNERS: Final = ("user", "project")
+_SECRET_NAME: Final = re.compile(SECRET_NAME)
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def _read_secret_name(inputs: Inputs, name: str) -> str:
+    given = inputs.given(name)
+    if not isinstance(given, str) or not _SECRET_NAME.fullmatch(given):
+        inputs.wrong(name, "Must be the name of a secret.", code="bad-name")
+        return ""
+    return given
+
+
+def _read_secret_variable(inputs: Inputs, name: str) -> str:
+    given = inputs.given(name)
+    if not isinstance(given, str) or not ENV_NAME.fullmatch(given):
+        inputs.wrong(name, "Not a variable name: letters, digits and _, no digit first.", code="bad-name")
+    elif given.startswith(ENV_OURS[0]) or given in ENV_OURS:
+        inputs.wrong(name, "Is set by Muster for each task; choose another name.", code="reserved")
+    else:
+        return given
+    return ""
+
+
+def _read_secret_file(inputs: Inputs, name: str) -> str:
+    given = inputs.given(name)
+    if not isinstance(given, str) or not _FILE_NAME.fullmatch(given) or given in (".", ".."):
+        inputs.wrong(
+            name, "Must be a file name of letters, digits, dots, dashes and underscores.", code="bad-name"
+        )
+        return ""
+    return given
+
+
+@dataclass(slots=True)
+class SecretAsked:
+    """A secret that the tasks of a job get, as a variable or as a file."""
+
+    name: str = declared(
+        "name", kind=Kind.TEXT, read=_read_secret_name, default="", most=63, help="The secret's name."
+    )
+    env: str = declared(
+        "env", kind=Kind.TEXT, read=_read_secret_variable, default="", most=128,
+        help="The variable of the environment that has the value.",
+    )  # fmt: skip
+    file: str = declared(
+        "file", kind=Kind.TEXT, read=_read_secret_file, default="", most=64,
+        help="The file in the folder MUSTER_SECRETS_DIR that has the value.", left_out="without env: the name",
+    )  # fmt: skip
+    of: str = choice(
+        "of",
+        SECRET_OWNERS,
+        default="",
+        help="Whose: user, or project. Left out: your own, else the project's.",
+    )
+
+
+SECRET: Final = Schema(SecretAsked)
+
+
+def secret_of_text(text: str) -> dict[str, str]:
+    """A secret as one line names it: `wandb,env=WANDB_API_KEY`, `ssh,file=id_rsa` or `token`; raises BadValue."""
+    name, *options = (part.strip() for part in text.split(","))
+    found = {"name": name}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or key not in ("env", "file", "of") or key in found:
+            raise BadValue(f"{text[:80]!r} is no secret; write wandb,env=WANDB_API_KEY or ssh,file=id_rsa")
+        found[key] = value
+    return found
+
+
+def secret_as_text(kept: Mapping[str, str]) -> str:
+    """The line for a secret as the job's row keeps it."""
+    return ",".join([kept["name"], *(f"{key}={kept[key]}" for key in ("env", "file", "of") if key in kept)])
+
+
+def read_secrets(inputs: Any, name: str) -> list[dict[str, str]]:
+    """Secrets by name, each as the job's row keeps it: with whose it is, and a variable or a file; no values."""
+    asked: list[tuple[str, SecretAsked]] = []
+    for number, item in enumerate(inputs.listing(name, most=MAX_SECRETS)):
+        at = f"{name}/{number}"
+        if not isinstance(item, Mapping):
+            inputs.wrong(
+                at, 'Must be an object, as {"name": "wandb", "env": "WANDB_API_KEY"}.', code="not-an-object"
+            )
+            continue
+        if "value" in item:
+            inputs.wrong(
+                f"{at}/value",
+                "A job request has no values of secrets. Set it under Settings or on the project's page, and name it.",
+                code="unknown-field",
+            )
+            continue
+        one, its = SECRET.read(item, under=f"{inputs.under}{at}/")
+        inputs.problems += its.problems
+        if its.problems:
+            continue
+        if not one.name:
+            inputs.wrong(f"{at}/name", "Required: the name of a secret.", code="required")
+        elif one.env and one.file:
+            inputs.wrong(f"{at}/file", "Give env or file; for both, name the secret twice.", code="one-of")
+        else:
+            asked.append((at, one))
+    _refuse_same_places(inputs, asked)
+    _refuse_backend(inputs, name, asked)
+    return _with_owners(inputs, asked)
+
+
+def _refuse_same_places(inputs: Any, asked: list[tuple[str, SecretAsked]]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for at, one in asked:
+        where = ("env", one.env) if one.env else ("file", one.file or one.name)
+        if where in seen:
+            inputs.wrong(f"{at}/{where[0]}", f"Two secrets would be {where[1]}; rename one.", code="one-of")
+        seen.add(where)
+
+
+def _refuse_backend(inputs: Any, name: str, asked: list[tuple[str, SecretAsked]]) -> None:
+    queue = inputs.queue
+    if asked and queue is not None and not backend_of(queue.cluster).capabilities.keeps_secrets:
+        inputs.wrong(
+            name,
+            f"Queue {queue.slug} runs jobs by a backend that cannot keep secrets; use another queue.",
+            code="no-secrets-here",
+        )
+
+
+def _with_owners(inputs: Any, asked: list[tuple[str, SecretAsked]]) -> list[dict[str, str]]:
+    """Settle whose secret each is; a name that nobody has is refused, and says where one of that name is."""
+    project = inputs.project
+    if not asked or project is None:
+        return []
+    user = inputs.catalogue.user
+    known = secrets.usable(user, project, {one.name for _, one in asked})
+    kept = []
+    for at, one in asked:
+        of = one.of or ("user" if ("user", one.name) in known else "project")
+        if (of, one.name) not in known:
+            inputs.wrong(f"{at}/name", _no_secret(user, project, one), code="no-such-secret")
+            continue
+        place = {"env": one.env} if one.env else {"file": one.file or one.name}
+        kept.append({"name": one.name, "of": of, **place})
+    return kept
+
+
+def _no_secret(user: Any, project: Any, one: SecretAsked) -> str:
+    if one.of == "user":
+        return f"You have no secret {one.name!r}; set one under Settings."
+    if other := secrets.elsewhere(user, one.name):
+        return (
+            f"Secret {one.name!r} is of project {other}, and this job is of project {project.slug}. Submit the job to "
+            f"{other}, or ask a lead of {project.slug} to set it there."
+        )
+    whose = f"Project {project.slug} has" if one.of else f"Neither you nor project {project.slug} has"
+    out = "ask a lead to set it on the project's page" if one.of else "set it under Settings"
+    return f"{whose} {'no' if one.of else 'a'} secret {one.name!r}; {out}."
 
 
 def read_working_dir(inputs: Inputs, name: str) -> str:

@@ -69,6 +69,8 @@ from scheduler.services.submission.fields_task import (
     MAX_EXTRAS,
     MAX_MAIL_TYPES,
     MAX_PATH,
+    MAX_SECRETS,
+    SECRET,
     read_artifacts,
     read_cpu_cores,
     read_env,
@@ -79,6 +81,7 @@ from scheduler.services.submission.fields_task import (
     read_mail_types,
     read_memory,
     read_ref,
+    read_secrets,
     read_working_dir,
 )
 from scheduler.services.submission.rules import MAX_ELEMENTS, MAX_TASKS, RULES
@@ -358,6 +361,15 @@ class JobSpec:
         columns={"env": ""},
         form=Form(label="Environment", group="lines", widget=Widget.LINES, rows=3, code=True,
                   placeholder="LEARNING_RATE=0.001", hint="One NAME=value a line."),
+    )  # fmt: skip
+    secrets: list[dict[str, str]] = declared(
+        "secrets", kind=Kind.OBJECTS, read=read_secrets, schema=SECRET, default=[], most=MAX_SECRETS,
+        help="Secrets of yours or of the project by name, each as a variable (env) or as a file in MUSTER_SECRETS_DIR.",
+        example=[{"name": "wandb", "env": "WANDB_API_KEY"}, {"name": "ssh", "file": "id_rsa"}],
+        elsewhere=("secret", "env_from", "secret_refs"), columns={"secrets": ""},
+        form=Form(label="Secrets", group="lines", widget=Widget.LINES, rows=2, code=True,
+                  placeholder="wandb,env=WANDB_API_KEY",
+                  hint="One a line: NAME,env=VARIABLE or NAME,file=FILE. Only the name is part of the job."),
     )  # fmt: skip
     working_dir: str = declared(
         "working_dir", kind=Kind.TEXT, read=read_working_dir, default="", most=MAX_PATH,

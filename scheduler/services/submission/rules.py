@@ -409,8 +409,19 @@ def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
         )
 
 
+@rule("env", "secrets")
+def a_variable_has_one_value(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A variable has its value from env or from a secret, not from both."""
+    for number, secret in enumerate(spec.secrets):
+        if (variable := secret.get("env")) in spec.env:
+            inputs.wrong(
+                f"secrets/{number}/env", f"{variable} is set in env too; leave it out of one.", code="one-of"
+            )
+
+
 RULES: Final[tuple[Rule, ...]] = (
     a_job_runs_one_thing,
+    a_variable_has_one_value,
     artefacts_are_of_the_jobs_own_folder,
     nodes_hold_the_tasks,
     tasks_follow_from_nodes,

@@ -19,6 +19,7 @@ from scheduler.models.results.checkpoint_policy import SIGNALS
 from scheduler.services.submission.fields import BadValue, read_moment
 from scheduler.services.submission.fields_placement import MAX_VALUE
 from scheduler.services.submission.fields_restart import MAX_GRACE
+from scheduler.services.submission.fields_task import secret_of_text
 from scheduler.services.submission.job_spec import FIELDS
 
 
@@ -356,6 +357,11 @@ def _signal(found: Directives, value: str) -> str | None:
     return None
 
 
+def _secret(found: Directives, value: str) -> None:
+    """`--secret=wandb,env=WANDB_API_KEY`, once for each secret; Slurm has no such option."""
+    found.fill("secrets", [*found.fields.get("secrets", []), secret_of_text(value)])
+
+
 def _gres_flags(found: Directives, value: str) -> str | None:
     """CPUs near the GPUs that a task is given, or it waits."""
     others = [flag for flag in value.split(",") if flag.strip().lower() != "enforce-binding"]
@@ -422,6 +428,7 @@ READERS: Final[dict[str, Callable[[Directives, str], Any]]] = {
     "mail-type": _mail_type,
     "mail-user": _mail_user,
     "signal": _signal,
+    "secret": _secret,
 }
 
 #: Known and without effect here, and why.

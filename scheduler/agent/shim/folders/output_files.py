@@ -12,6 +12,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from scheduler.agent.protocol import TaskOrder
+from scheduler.agent.secret_values.masks import Mask
 
 if TYPE_CHECKING:
     import threading
@@ -31,6 +32,7 @@ class OutputCopies:
     def __init__(self, order: TaskOrder) -> None:
         self._folder = order["folder"]
         self._asked = order.get("output")
+        self._mask = Mask(order["secrets"]["masked"]) if "secrets" in order else None
         #: Of each stream: what is read, what is written, the bytes that were copied, and the name of the file.
         self._copies: list[_Copy] = []
         self._over: threading.Event | None = None
@@ -52,7 +54,7 @@ class OutputCopies:
             with contextlib.suppress(OSError):
                 os.link(log, log + ".whole", follow_symlinks=False)
             source = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            self._copies.append(_Copy(source, os.dup(opened[path]), path))
+            self._copies.append(_Copy(source, os.dup(opened[path]), path, self._mask))
         for fd in opened.values():
             os.close(fd)
 
@@ -94,8 +96,9 @@ class OutputCopies:
 class _Copy:
     """One stream of a log, and the file that it goes to."""
 
-    def __init__(self, source: int, target: int, path: str) -> None:
+    def __init__(self, source: int, target: int, path: str, mask: Mask | None) -> None:
         self._source, self._target, self.path = source, target, path
+        self._mask = mask
         self._done = 0
         self.trouble = ""
 
@@ -103,7 +106,10 @@ class _Copy:
         """Copy what is new: whole lines, as another stream may go to the same file; at the end all of it."""
         while not self.trouble:
             try:
-                piece = os.pread(self._source, _PIECE, self._done)
+                if self._mask is None:
+                    piece = os.pread(self._source, _PIECE, self._done)
+                else:
+                    piece = self._mask.read(self._source, self._done, _PIECE, ended=to_the_end)
                 if not to_the_end and len(piece) < _PIECE:
                     piece = piece[: piece.rfind(b"\n") + 1]
                 if not piece:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-from scheduler.agent.protocol import CHECKPOINTS, RESTORED, TaskOrder, read_folder_name
+from scheduler.agent.protocol import CHECKPOINTS, RESTORED, SECRETS, TaskOrder, read_folder_name
 from scheduler.agent.shim.folders.trash import Trash
 
 #: Folders that are kept for later tasks.
@@ -72,6 +72,8 @@ class TaskFolders:
         _give_to(folder, owner or (os.geteuid(), os.getegid()))
         if order.get("checkpoints"):
             _add_checkpoints(folder, order.get("restore", ""), owner)
+        if "secrets" in order:
+            _add_secrets(folder, order["secrets"]["files"], owner)
         self._given[folder] = _identity(folder + "/work")
         if order["script"]:
             with open(
@@ -114,6 +116,19 @@ class TaskFolders:
         if os.path.dirname(earlier) == str(self._results):
             self._trash.take(earlier)
 
+    def remove_secrets(self, folder: str) -> None:
+        """Remove the secrets of a task that has ended, wherever its job has led a link."""
+        self._remove(folder, SECRETS)
+
+    def remove_output(self, folder: str) -> None:
+        """Remove what a task with secrets has printed: the server has all of it, masked."""
+        self._remove(folder, *(f"{stream}{end}" for stream in ("stdout", "stderr") for end in ("", ".whole")))
+
+    def _remove(self, folder: str, *names: str) -> None:
+        for name in names:
+            if os.path.lexists(f"{folder}/{name}"):
+                self._trash.take(f"{folder}/{name}")
+
     def _rename_spare(self, folder: str) -> bool | None:
         """Give a spare folder this name, and say whether it has a script file; None where there is no spare one.
 
@@ -152,9 +167,9 @@ class TaskFolders:
         if read_folder_name(name) is None or os.path.islink(folder) or not _holds_results(folder):
             return False
         into = f"{self._results}/{name}"
-        for of_checkpoints in (CHECKPOINTS, RESTORED):
-            if os.path.lexists(f"{folder}/{of_checkpoints}"):
-                self._trash.take(f"{folder}/{of_checkpoints}")  # stored elsewhere by now
+        for not_kept in (CHECKPOINTS, RESTORED, SECRETS):
+            if os.path.lexists(f"{folder}/{not_kept}"):
+                self._trash.take(f"{folder}/{not_kept}")  # checkpoints are stored elsewhere by now
         try:
             os.makedirs(self._results, mode=0o700, exist_ok=True)
             os.rename(folder, into)
@@ -234,6 +249,25 @@ def _add_checkpoints(folder: str, restored: str, owner: tuple[int, int] | None) 
             os.chown(path, *owner, follow_symlinks=False)
             for name in files:
                 os.chown(os.path.join(path, name), *owner, follow_symlinks=False)
+
+
+def _add_secrets(folder: str, files: dict[str, str], owner: tuple[int, int] | None) -> None:
+    """Write secrets as files that the task's account alone can read; raises OSError."""
+    os.mkdir(f"{folder}/{SECRETS}", 0o700)
+    for name, value in files.items():
+        file = os.open(
+            f"{folder}/{SECRETS}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400
+        )
+        try:
+            data = value.encode()
+            while data:
+                data = data[os.write(file, data) :]
+            if owner is not None:
+                os.fchown(file, *owner)
+        finally:
+            os.close(file)
+    if owner is not None:
+        os.chown(f"{folder}/{SECRETS}", *owner, follow_symlinks=False)
 
 
 def _left_when_cleared(folder: str, work: tuple[int, ...]) -> set[str] | None:
