@@ -75,6 +75,7 @@ _SCHEDULER: Final = {
     "scheduler_jobdependency": ALL,
     "scheduler_jobelements": DROP,
     "scheduler_jobevent": DROP,
+    "scheduler_jobname": DROP,
     "scheduler_jobrequest": DROP,
     "scheduler_jointoken": EDIT,
     "scheduler_keptresult": ALL,

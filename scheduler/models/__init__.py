@@ -10,7 +10,7 @@ from scheduler.models.event import JobEvent
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
-from scheduler.models.job_request import JobRequest, WaitEnd
+from scheduler.models.job_request import JobName, JobRequest, WaitEnd
 from scheduler.models.node import DRAINED_BY_HEALTH_CHECK, DRAINED_BY_QUARANTINE, Device, Node, NodeHeartbeat
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
@@ -45,6 +45,7 @@ __all__ = [
     "JobDependency",
     "JobElements",
     "JobEvent",
+    "JobName",
     "JobRequest",
     "JoinToken",
     "KeptResult",

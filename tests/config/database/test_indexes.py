@@ -11,7 +11,7 @@ from django.db import connection
 PAGE = Path(__file__).resolve().parents[3] / "docs/decisions/0038-each-index-has-a-query.md"
 TABLES = (
     "scheduler_job", "scheduler_jobrequest", "scheduler_attempt", "scheduler_task", "scheduler_allocation",
-    "scheduler_jobevent",
+    "scheduler_jobevent", "scheduler_jobname",
 )  # fmt: skip
 #: Columns of a job that no move changes before the one that ends it; the last only those of gangs.
 FIXED = {"number", "user_id", "project_id", "queue_id", "outcome", "assembly_until_at"}
