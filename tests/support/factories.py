@@ -394,10 +394,22 @@ class CheckpointFactory(DjangoModelFactory):
 
 
 class AllocationFactory(DjangoModelFactory):
-    """What one task holds; the counters of node, device and quota are the test's to set."""
+    """What one task holds, with the task if that is not there; the counters of node, device and quota are the test's
+    to set."""
 
     class Meta:
         model = Allocation
+
+    @classmethod
+    def _create(cls, model_class, *args, **kwargs):
+        task = {"attempt": kwargs["attempt"], "rank": kwargs["rank"]}
+        state = TaskState.SUCCEEDED if kwargs.get("released_at") else TaskState.RUNNING
+        Task.objects.update_or_create(
+            **task,
+            defaults={"node": kwargs["node"]},
+            create_defaults={"node": kwargs["node"], "state": state},
+        )
+        return super()._create(model_class, *args, **kwargs)
 
     attempt = factory.SubFactory(AttemptFactory)
     rank = 0

@@ -72,4 +72,4 @@ class Command(BaseCommand):
         return user
 
     def _left(self, node: Node) -> int:
-        return Task.objects.filter(node=node, is_live=True).count()
+        return Task.objects.filter(node=node, is_live=True, released_at=None).count()
