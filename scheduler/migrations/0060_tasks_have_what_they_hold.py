@@ -39,9 +39,10 @@ FIELDS = {
     "held_at": models.DateTimeField(blank=True, null=True),
     "released_at": models.DateTimeField(blank=True, null=True),
 }
+_AMOUNTS = ",\n    ".join(f"ADD COLUMN IF NOT EXISTS {name} bigint NOT NULL DEFAULT 0" for name in NAMES[:5])
 COLUMNS = f"""
 ALTER TABLE scheduler_task
-    {",".join(f"ADD COLUMN IF NOT EXISTS {name} bigint NOT NULL DEFAULT 0" for name, field in FIELDS.items() if field is BIG)},
+    {_AMOUNTS},
     ADD COLUMN IF NOT EXISTS device_ids bigint[] NOT NULL DEFAULT '{{}}',
     ADD COLUMN IF NOT EXISTS numa_domain smallint CONSTRAINT task_numa_domain_not_negative CHECK (numa_domain >= 0),
     ADD COLUMN IF NOT EXISTS extras jsonb NOT NULL DEFAULT '{{}}',
@@ -51,14 +52,19 @@ ALTER TABLE scheduler_task
 _COPY = f"""
 UPDATE scheduler_task task SET {", ".join(f"{name} = held.{name}" for name in NAMES)}
 FROM scheduler_allocation held WHERE held.attempt_id = task.attempt_id AND held.rank = task.rank
-"""
-COPY_ENDED = _COPY + "AND held.released_at IS NOT NULL AND task.released_at IS NULL AND task.id > %s AND task.id <= %s"
+"""  # noqa: S608  names of columns of ours
+COPY_ENDED = (
+    _COPY + "AND held.released_at IS NOT NULL AND task.released_at IS NULL AND task.id > %s AND task.id <= %s"
+)
 COPY_REST = _COPY + "AND task.released_at IS NULL"
 #: Allocations that no task has taken over; a task has one, so there is none.
 LOST = """
-SELECT count(*) FROM scheduler_allocation held WHERE NOT EXISTS (SELECT FROM scheduler_task task
-    WHERE task.attempt_id = held.attempt_id AND task.rank = held.rank AND task.held_at = held.held_at)
+SELECT count(*) FROM scheduler_allocation held WHERE {which} AND NOT EXISTS (SELECT FROM scheduler_task task
+    WHERE task.attempt_id = held.attempt_id AND task.rank = held.rank AND task.held_at = held.held_at
+        AND task.released_at IS NOT DISTINCT FROM held.released_at)
 """
+RELEASED_BEFORE = LOST.format(which="held.released_at < %s")
+THE_REST = LOST.format(which="(held.released_at IS NULL OR held.released_at >= %s)")
 VIEW = f"""
 DROP TABLE scheduler_allocation;
 CREATE VIEW scheduler_allocation WITH (security_invoker = true) AS
@@ -79,7 +85,7 @@ ALTER TABLE scheduler_task ADD CONSTRAINT allocation_not_negative CHECK (cpu_mil
     AND suspended_cpu_millis >= 0 AND memory_mib >= 0 AND storage_mib >= 0 AND gpu_millis >= 0) NOT VALID;
 ALTER TABLE scheduler_task ADD CONSTRAINT allocation_ends_after_start
     CHECK (released_at IS NULL OR released_at >= held_at) NOT VALID;
-"""
+"""  # noqa: S608
 #: Who may do what with tasks may do it with the view, from the moment on that it is there.
 RIGHTS = """
 DO $$ DECLARE given record; BEGIN
@@ -102,18 +108,28 @@ def copy_ended(apps, schema_editor):
 
 
 def swap(apps, schema_editor):
-    with transaction.atomic(), connection.cursor() as cursor:
+    with connection.cursor() as cursor:
         if not _is_table(cursor):
             return
-        cursor.execute("LOCK TABLE scheduler_task, scheduler_allocation IN ACCESS EXCLUSIVE MODE")
-        cursor.execute(COPY_REST)
-        cursor.execute(LOST)
-        lost = cursor.fetchone()[0]
-        if lost:
-            raise RuntimeError(f"{lost} allocations have no task; nothing was dropped")
-        cursor.execute(drop_references("scheduler_allocation", REFERENCES))
-        cursor.execute(VIEW)
-        cursor.execute(RIGHTS)
+        # What was released till now is compared before anybody has to wait. A minute for clocks and open transactions.
+        cursor.execute("SELECT now() - interval '1 minute'")
+        moment = cursor.fetchone()[0]
+        cursor.execute(COPY_REST + " AND held.released_at IS NOT NULL")
+        _none_is_lost(cursor, RELEASED_BEFORE, moment)
+        with transaction.atomic():
+            cursor.execute("LOCK TABLE scheduler_task, scheduler_allocation IN ACCESS EXCLUSIVE MODE")
+            cursor.execute(COPY_REST)
+            _none_is_lost(cursor, THE_REST, moment)
+            cursor.execute(drop_references("scheduler_allocation", REFERENCES))
+            cursor.execute(VIEW)
+            cursor.execute(RIGHTS)
+
+
+def _none_is_lost(cursor, question, moment):
+    cursor.execute(question, [moment])
+    lost = cursor.fetchone()[0]
+    if lost:
+        raise RuntimeError(f"{lost} allocations have no task; nothing was dropped")
 
 
 def _is_table(cursor):
@@ -130,7 +146,8 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(
-            COLUMNS, state_operations=[migrations.AddField("task", name, field) for name, field in FIELDS.items()]
+            COLUMNS,
+            state_operations=[migrations.AddField("task", name, field) for name, field in FIELDS.items()],
         ),
         migrations.RunPython(copy_ended),
         migrations.RunSQL(
@@ -140,7 +157,9 @@ class Migration(migrations.Migration):
                 migrations.AddIndex(
                     "task",
                     models.Index(
-                        condition=models.Q(("released_at__isnull", True)), fields=["node"], name="task_held_on_node"
+                        condition=models.Q(("released_at__isnull", True)),
+                        fields=["node"],
+                        name="task_held_on_node",
                     ),
                 )
             ],
@@ -169,7 +188,9 @@ class Migration(migrations.Migration):
                     "task",
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("released_at__isnull", True), ("released_at__gte", models.F("held_at")), _connector="OR"
+                            ("released_at__isnull", True),
+                            ("released_at__gte", models.F("held_at")),
+                            _connector="OR",
                         ),
                         name="allocation_ends_after_start",
                     ),
