@@ -363,8 +363,17 @@ class AttemptFactory(DjangoModelFactory):
 
 
 class TaskFactory(DjangoModelFactory):
+    """A task; the one that `AllocationFactory` made, where there is one."""
+
     class Meta:
         model = Task
+
+    @classmethod
+    def _create(cls, model_class, *args, **kwargs):
+        made = Task.objects.filter(attempt=kwargs["attempt"], rank=kwargs["rank"], held_at__isnull=False)
+        if not made.update(**kwargs):
+            return super()._create(model_class, *args, **kwargs)
+        return made.get()
 
     attempt = factory.SubFactory(AttemptFactory)
     rank = 0
