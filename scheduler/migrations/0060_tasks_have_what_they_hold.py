@@ -14,11 +14,13 @@ into the row of its task.
 """
 
 import django.contrib.postgres.fields
-from django.db import connection, migrations, models, transaction
+from django.db import OperationalError, connection, migrations, models, transaction
 
 from infra.db.references import Reference, drop_references
 
 BATCH = 20_000
+#: How often it asks for both tables, where another transaction has one of them and waits for the other.
+TRIES = 5
 NAMES = (
     "cpu_millis", "suspended_cpu_millis", "memory_mib", "storage_mib", "gpu_millis", "device_ids", "numa_domain",
     "extras", "held_at", "released_at",
@@ -116,13 +118,23 @@ def swap(apps, schema_editor):
         moment = cursor.fetchone()[0]
         cursor.execute(COPY_REST + " AND held.released_at IS NOT NULL")
         _none_is_lost(cursor, RELEASED_BEFORE, moment)
-        with transaction.atomic():
-            cursor.execute("LOCK TABLE scheduler_task, scheduler_allocation IN ACCESS EXCLUSIVE MODE")
-            cursor.execute(COPY_REST)
-            _none_is_lost(cursor, THE_REST, moment)
-            cursor.execute(drop_references("scheduler_allocation", REFERENCES))
-            cursor.execute(VIEW)
-            cursor.execute(RIGHTS)
+        for left in reversed(range(TRIES)):
+            try:
+                _swap_locked(cursor, moment)
+                break
+            except OperationalError:  # who runs had one of the tables and wanted the other
+                if not left:
+                    raise
+
+
+def _swap_locked(cursor, moment):
+    with transaction.atomic():
+        cursor.execute("LOCK TABLE scheduler_task, scheduler_allocation IN ACCESS EXCLUSIVE MODE")
+        cursor.execute(COPY_REST)
+        _none_is_lost(cursor, THE_REST, moment)
+        cursor.execute(drop_references("scheduler_allocation", REFERENCES))
+        cursor.execute(VIEW)
+        cursor.execute(RIGHTS)
 
 
 def _none_is_lost(cursor, question, moment):
