@@ -56,7 +56,7 @@ _QUOTAS: Final = {
     "quotas_shareusage": ALL,
 }
 _SCHEDULER: Final = {
-    "scheduler_allocation": ALL,
+    "scheduler_allocation": EDIT,  # a view of tasks
     "scheduler_artifact": ALL,
     "scheduler_artifactupload": ALL,
     "scheduler_attempt": ALL,
@@ -77,6 +77,7 @@ _SCHEDULER: Final = {
     "scheduler_jobelements": DROP,
     "scheduler_jobevent": DROP,
     "scheduler_jobmove": ALL,
+    "scheduler_jobname": DROP,
     "scheduler_jobrequest": DROP,
     "scheduler_jointoken": EDIT,
     "scheduler_keptresult": ALL,
@@ -145,7 +146,7 @@ _ONE_AT_A_TIME: Final = 0x6D757373
 def apply(connection: BaseDatabaseWrapper, role: str) -> None:
     """Give this role what is listed and nothing else, as the owner of the tables; the same again changes nothing."""
     quote = connection.ops.quote_name
-    there = set(connection.introspection.table_names())
+    there = set(connection.introspection.table_names(include_views=True))
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ONE_AT_A_TIME])
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {quote(role)}")

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0053_scratch_limits'),
+        ('scheduler', '0054_secrets_of_jobs'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

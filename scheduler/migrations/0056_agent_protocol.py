@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0053_scratch_limits'),
+        ('scheduler', '0055_moves_and_deadlines'),
     ]
 
     operations = [

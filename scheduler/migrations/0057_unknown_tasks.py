@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0053_scratch_limits'),
+        ('scheduler', '0056_agent_protocol'),
     ]
 
     operations = [

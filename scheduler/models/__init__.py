@@ -10,7 +10,7 @@ from scheduler.models.event import JobEvent
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
-from scheduler.models.job_request import JobRequest, WaitEnd
+from scheduler.models.job_request import JobName, JobRequest, WaitEnd
 from scheduler.models.moves.job_move import OPEN_MOVES, JobMove, MoveCause, MoveState
 from scheduler.models.node import (
     DRAINED_BY_HEALTH_CHECK,
@@ -59,6 +59,7 @@ __all__ = [
     "JobElements",
     "JobEvent",
     "JobMove",
+    "JobName",
     "JobRequest",
     "JoinToken",
     "KeptResult",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import F, Q
 
 
 class AllocationQuerySet(models.QuerySet["Allocation"]):
@@ -13,21 +12,17 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
 
 
 class Allocation(models.Model):
-    # References that the database checks once a statement: infra.db.references.
+    """What a task holds, as a view of its row (migration 0060): a task has one, with its own id.
+
+    Rows go with those of tasks. Indexes and checks are those of `Task`.
+    """
+
     attempt = models.ForeignKey(
-        "scheduler.Attempt",
-        on_delete=models.CASCADE,
-        related_name="allocations",
-        db_index=False,
-        db_constraint=False,
+        "scheduler.Attempt", on_delete=models.DO_NOTHING, related_name="allocations", db_constraint=False
     )
     rank = models.PositiveIntegerField()
     node = models.ForeignKey(
-        "scheduler.Node",
-        on_delete=models.PROTECT,
-        related_name="allocations",
-        db_index=False,
-        db_constraint=False,
+        "scheduler.Node", on_delete=models.DO_NOTHING, related_name="allocations", db_constraint=False
     )
     cpu_millis = models.BigIntegerField()
     #: CPUs released while the job is suspended; `cpu_millis` is what it holds.
@@ -45,27 +40,8 @@ class Allocation(models.Model):
     objects = AllocationQuerySet.as_manager()
 
     class Meta:
+        managed = False
         ordering = ["attempt_id", "rank"]
-        indexes = [
-            models.Index(fields=["node"], name="allocation_held_on", condition=Q(released_at__isnull=True)),
-        ]
-        constraints = [
-            models.UniqueConstraint(name="allocation_once", fields=["attempt", "rank"]),
-            models.CheckConstraint(
-                name="allocation_not_negative",
-                condition=Q(
-                    cpu_millis__gte=0,
-                    suspended_cpu_millis__gte=0,
-                    memory_mib__gte=0,
-                    storage_mib__gte=0,
-                    gpu_millis__gte=0,
-                ),
-            ),
-            models.CheckConstraint(
-                name="allocation_ends_after_start",
-                condition=Q(released_at__isnull=True) | Q(released_at__gte=F("held_at")),
-            ),
-        ]
 
     def __str__(self) -> str:
         return f"allocation of attempt {self.attempt_id} rank {self.rank}"

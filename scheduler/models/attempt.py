@@ -131,7 +131,10 @@ class Attempt(models.Model):
 
 
 class Task(models.Model):
-    """One of the attempt's equal processes: its rank, where it is, how it ended."""
+    """One of the attempt's equal processes: its rank, where it is, what it holds there, how it ended.
+
+    What it holds is also read as an `Allocation`.
+    """
 
     attempt = models.ForeignKey(
         Attempt, on_delete=models.CASCADE, related_name="tasks", db_index=False, db_constraint=False
@@ -170,13 +173,42 @@ class Task(models.Model):
     stderr_bytes = models.BigIntegerField(null=True, blank=True)
     is_live = in_one_of(LIVE_TASK)
 
+    # What it holds on its node from `held_at` to `released_at`: the amounts that are charged.
+    cpu_millis = models.BigIntegerField(default=0, db_default=0)
+    #: CPUs released while the job is suspended; `cpu_millis` is what it holds.
+    suspended_cpu_millis = models.BigIntegerField(default=0, db_default=0)
+    memory_mib = models.BigIntegerField(default=0, db_default=0)
+    storage_mib = models.BigIntegerField(default=0, db_default=0)
+    #: Of all its devices together: 1000 a whole GPU, less for a share of one.
+    gpu_millis = models.BigIntegerField(default=0, db_default=0)
+    device_ids = ArrayField(models.BigIntegerField(), default=list, db_default=[])
+    numa_domain = models.PositiveSmallIntegerField(null=True, blank=True)
+    extras = models.JSONField(default=dict, db_default={})
+    held_at = models.DateTimeField(null=True, blank=True)
+    released_at = models.DateTimeField(null=True, blank=True)
+
     class Meta:
         ordering = ["attempt_id", "rank"]
         indexes = [
-            models.Index(fields=["node"], name="task_live_on_node", condition=Q(is_live=True)),
+            # What is held on a node, of which what lives there is a part.
+            models.Index(fields=["node"], name="task_held_on_node", condition=Q(released_at__isnull=True)),
         ]
         constraints = [
             models.UniqueConstraint(name="task_rank_once", fields=["attempt", "rank"]),
+            models.CheckConstraint(
+                name="allocation_not_negative",
+                condition=Q(
+                    cpu_millis__gte=0,
+                    suspended_cpu_millis__gte=0,
+                    memory_mib__gte=0,
+                    storage_mib__gte=0,
+                    gpu_millis__gte=0,
+                ),
+            ),
+            models.CheckConstraint(
+                name="allocation_ends_after_start",
+                condition=Q(released_at__isnull=True) | Q(released_at__gte=F("held_at")),
+            ),
             models.CheckConstraint(
                 name="task_state_known", condition=Q(state__in=[s.value for s in TaskState])
             ),

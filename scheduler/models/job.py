@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, FailureClass, JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
-from scheduler.models.job_request import JobRequest, choices_of
+from scheduler.models.job_request import JobName, JobRequest, choices_of
 
 
 @models.BigAutoField.register_lookup
@@ -108,18 +108,23 @@ class JobQuerySet(models.QuerySet["Job"]):
         found._arms = ()
         return found
 
-    def called(self, text: str) -> JobQuerySet:
-        """Whose names contain this, in any case."""
-        return self.matching(Q(name__icontains=text))
+    def called(self, text: str, *others: Q) -> JobQuerySet:
+        """Whose names contain this, in any case, or that one of the others holds for."""
+        asked = Q(name__icontains=text)
+        names = list(JobName.objects.filter(asked).order_by().values_list("name", flat=True)[: FEW + 1])
+        # Each name has a job: where there are that many names, many jobs match as well.
+        return self.matching(asked, *others, found_by=Q(name__one_of=names) if len(names) <= FEW else None)
 
-    def matching(self, asked: Q, *others: Q) -> JobQuerySet:
+    def matching(self, asked: Q, *others: Q, found_by: Q | None = None) -> JobQuerySet:
         """Those whose request this holds for, words or labels, or that one of the others holds for.
+
+        `found_by` asks the same in the words of an index, where these are not those of `asked`.
 
         Where few match, an index finds them at once, and whatever else is asked of them is asked by their numbers;
         where many do, the newest are found soon by looking at one after the other. Requests are looked for by
         themselves, without a look at who may see them: nothing is shown of what this query set leaves out.
         """
-        numbers = list(_some_numbers(JobRequest.objects.filter(asked)))
+        numbers = list(_some_numbers(JobRequest.objects.filter(found_by or asked)))
         for other in others:
             numbers += _some_numbers(self.filter(other))
         if len(numbers) > FEW:

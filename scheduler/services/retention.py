@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 from django.conf import settings
+from django.db import connection
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 from django.utils.module_loading import import_string
@@ -127,6 +128,27 @@ JOBS: Final = Rule(
     batch=JOBS_AT_ONCE,
     more={"terminal": _TERMINAL},
 )
+
+
+def _remove_names(ids: list[int]) -> int:
+    """Delete names that no request has. Who adds requests waits meanwhile, for it adds no name that it finds."""
+    with connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE scheduler_jobname IN SHARE ROW EXCLUSIVE MODE")
+        cursor.execute(
+            f"DELETE FROM scheduler_jobname name WHERE name.id = ANY(%s) AND {_NOBODYS}",  # noqa: S608
+            [ids],
+        )
+        return int(cursor.rowcount)
+
+
+_NOBODYS: Final = """NOT EXISTS (SELECT FROM scheduler_jobrequest request
+    WHERE hashtext(request.name) = hashtext(name.name) AND request.name = name.name)"""
+NAMES: Final = Rule(
+    "job_names",
+    "Names that no job has any more",
+    f"SELECT name.id FROM scheduler_jobname name WHERE {_NOBODYS} LIMIT %(batch)s",  # noqa: S608
+    remove=_remove_names,
+)
 FORECASTS: Final = Rule(
     "forecast_outcomes",
     "Outcomes of start forecasts",
@@ -174,7 +196,7 @@ def recordings(keep: int = KEEP_RECORDINGS, keep_bytes: int = KEEP_RECORDINGS_BY
 
 def rules() -> Iterator[Rule]:
     """Every rule, in the order they are carried out: rows of jobs before the jobs."""
-    yield from (CYCLES, recordings(), IDEMPOTENCY_KEYS, LOG_CHUNKS, EVENTS, JOBS, FORECASTS)
+    yield from (CYCLES, recordings(), IDEMPOTENCY_KEYS, LOG_CHUNKS, EVENTS, JOBS, NAMES, FORECASTS)
     yield from quotas.services.retention.rules(
         window_seconds=share_rules()[0].window_seconds, running=_RUNNING_ATTEMPTS
     )

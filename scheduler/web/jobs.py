@@ -71,11 +71,12 @@ class Filters:
         if self.category:
             jobs = jobs.pending().filter(reason_category=self.category)
         if self.text:
-            jobs = jobs.matching(*self._match())
+            jobs = jobs.called(self.text, *self._others())
         return jobs
 
-    def _match(self) -> list[Q]:
-        match = [Q(name__icontains=self.text)]
+    def _others(self) -> list[Q]:
+        """What the text may mean beside a part of a name."""
+        match = []
         if people := list(User.objects.filter(username=self.text).values_list("pk", flat=True)):
             match.append(Q(user__in=people))
         if self.text.isascii() and self.text.isdecimal() and len(self.text) < 19:

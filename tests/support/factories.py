@@ -374,8 +374,17 @@ class AttemptFactory(DjangoModelFactory):
 
 
 class TaskFactory(DjangoModelFactory):
+    """A task; the one that `AllocationFactory` made, where there is one."""
+
     class Meta:
         model = Task
+
+    @classmethod
+    def _create(cls, model_class, *args, **kwargs):
+        made = Task.objects.filter(attempt=kwargs["attempt"], rank=kwargs["rank"], held_at__isnull=False)
+        if not made.update(**kwargs):
+            return super()._create(model_class, *args, **kwargs)
+        return made.get()
 
     attempt = factory.SubFactory(AttemptFactory)
     rank = 0
@@ -405,10 +414,22 @@ class CheckpointFactory(DjangoModelFactory):
 
 
 class AllocationFactory(DjangoModelFactory):
-    """What one task holds; the counters of node, device and quota are the test's to set."""
+    """What one task holds, with the task if that is not there; the counters of node, device and quota are the test's
+    to set."""
 
     class Meta:
         model = Allocation
+
+    @classmethod
+    def _create(cls, model_class, *args, **kwargs):
+        task = {"attempt": kwargs["attempt"], "rank": kwargs["rank"]}
+        state = TaskState.SUCCEEDED if kwargs.get("released_at") else TaskState.RUNNING
+        Task.objects.update_or_create(
+            **task,
+            defaults={"node": kwargs["node"]},
+            create_defaults={"node": kwargs["node"], "state": state},
+        )
+        return super()._create(model_class, *args, **kwargs)
 
     attempt = factory.SubFactory(AttemptFactory)
     rank = 0

@@ -115,4 +115,4 @@ def operator_of(name: str) -> User:
 
 
 def _left(nodes: Sequence[Node]) -> int:
-    return Task.objects.filter(node__in=nodes, is_live=True).count()
+    return Task.objects.filter(node__in=nodes, is_live=True, released_at=None).count()

@@ -161,7 +161,7 @@ SELECT t.node_id, t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.s
     CASE WHEN t.checkpoint_asked_at > now() - interval '1 minute'
         THEN (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint END
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
-WHERE t.node_id = ANY(%s::bigint[]) AND t.is_live ORDER BY t.id
+WHERE t.node_id = ANY(%s::bigint[]) AND t.is_live AND t.released_at IS NULL ORDER BY t.id
 """
 
 

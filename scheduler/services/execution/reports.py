@@ -34,7 +34,7 @@ from scheduler.state.settle.locked_attempts import (
     lock_held,
 )
 from scheduler.state.settle.outcomes import BEFORE_RUNNING, Start, running_event
-from scheduler.state.settle.release import release_ended_tasks
+from scheduler.state.settle.release import RELEASED, ReleasedRow, release_ended_tasks
 from scheduler.state.settle.settle import settle_locked
 
 log = structlog.get_logger(__name__)
@@ -80,6 +80,8 @@ class TaskRow(NamedTuple):
     #: Its attempt has no other task.
     alone: bool
     suspended: bool
+    #: It has not released what it was given.
+    holds: bool
 
 
 @dataclass(slots=True)
@@ -92,6 +94,11 @@ class _Change:
     report: Report
     started_at: datetime | None
     ended_at: datetime | None
+
+    @property
+    def releases(self) -> bool:
+        """It ends, and its attempt with it: what it holds is released in the same write."""
+        return self.ended_at is not None and self.row.alone and self.row.holds
 
 
 @dataclass(slots=True)
@@ -209,17 +216,19 @@ def _apply(reported: Sequence[_Reported]) -> list[tuple[int, tuple[int, int]]]:
         starts = _starts_of(moved)
         with_end = {attempt: starts[attempt] for attempt in changes.ends_with_start if attempt in starts}
         ended = sorted(changes.ended & locked.attempts)
-        rows, shrunk = _write_moved(moved, {a: s for a, s in starts.items() if a not in with_end}, ended)
+        at = timezone.now()
+        written = _write_moved(moved, {a: s for a, s in starts.items() if a not in with_end}, ended, at)
         for number, checkpoint in sorted(changes.checkpoints.items()):
             _save_checkpoint(number, checkpoint)
         suspended = _write_suspended(changes.suspended) if changes.suspended else []
-        if locked.lines is not None and rows is not None:
-            live, ends = rows.read()
-            settle_locked(LockedAttempts(locked.lines, live, ends), at=timezone.now(), starts=with_end)
+        if locked.lines is not None and written.rows is not None:
+            live, ends = written.rows.read()
+            attempts = LockedAttempts(locked.lines, live, ends)
+            settle_locked(attempts, at=at, starts=with_end, released=written.released)
     if suspended:
         suspension.suspend_attempts(suspended)
-    if shrunk:
-        release_ended_tasks(shrunk)
+    if written.shrunk:
+        release_ended_tasks(written.shrunk)
     return changes.stale
 
 
@@ -250,6 +259,7 @@ _READ_TASKS: Final = RowQuery(
         "project_id": "j.project_id",
         "alone": "NOT EXISTS (SELECT 1 FROM scheduler_task o WHERE o.attempt_id = a.id AND o.id <> t.id)",
         "suspended": "t.suspended",
+        "holds": "t.held_at IS NOT NULL AND t.released_at IS NULL",
     },
     """SELECT {columns}
 FROM unnest(%s::bigint[], %s::bigint[]) AS v(task, node)
@@ -332,21 +342,34 @@ def _change(row: TaskRow, state: TaskState, one: _Reported) -> _Change:
 # ---------------------------------------------------------------- write
 
 
+class _Written(NamedTuple):
+    """What followed from writing tasks."""
+
+    #: What the attempts that ended are then; None where none has.
+    rows: AskedRows | None
+    #: What tasks held that had ended alone.
+    released: list[ReleasedRow]
+    #: The attempts that go on with fewer tasks.
+    shrunk: list[int]
+
+
 def _write_moved(
-    moved: Sequence[_Change], starts: Mapping[int, Start], ended: Sequence[int]
-) -> tuple[AskedRows | None, list[int]]:
-    """Write tasks and beginnings; answers what `ended` are then, and the attempts that go on with fewer tasks."""
+    moved: Sequence[_Change], starts: Mapping[int, Start], ended: Sequence[int], at: datetime
+) -> _Written:
+    """Write tasks and beginnings, and ask what the attempts `ended` are then."""
     batch = Batch()
+    tasks = batch.add(_WRITE_TASKS, _task_parameters(moved, at), when=bool(moved))
     if moved:
-        batch.write([_write_tasks(moved), *_note_agent_stops(moved), *_start_attempts(moved, starts)])
-    failed = any(change.ended_at and change.state != TaskState.SUCCEEDED for change in moved)
-    if failed:
+        batch.write([*_note_agent_stops(moved), *_start_attempts(moved, starts)])
+    shrunk: list[int] = []
+    if any(change.ended_at and change.state != TaskState.SUCCEEDED for change in moved):
         batch.send(ask_together)
         shrunk = _stop_rest_of_gangs(moved)
         batch = Batch()
     rows = ask_rows(batch, ended) if ended else None
     batch.send(ask_together)
-    return rows, shrunk if failed else []
+    releasing = {change.row.attempt for change in moved if change.releases}
+    return _Written(rows, [row for row in tasks.read() if row.attempt_id in releasing], shrunk)
 
 
 def _write_suspended(suspended: dict[int, bool]) -> list[int]:
@@ -374,31 +397,35 @@ _TASK_COLUMNS: Final = (
 )  # fmt: skip
 
 
-# Names and types come from the constant above.
-_WRITE_TASKS: Final = f"""
-UPDATE scheduler_task t SET state = v.state, started_at = coalesce(t.started_at, v.started_at),
+#: Writes tasks, and releases what some hold. Answers all of them.
+_WRITE_TASKS: Final = RowQuery(
+    ReleasedRow,
+    RELEASED,
+    f"""
+UPDATE scheduler_task held SET state = v.state, started_at = coalesce(held.started_at, v.started_at),
     ended_at = v.ended_at, end_text = v.text, failure_class = v.failure,
-    {", ".join(f"{name} = coalesce(v.{name}, t.{name})" for name, _ in _TASK_COLUMNS)}
-FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[], %s::text[],
+    released_at = CASE WHEN v.releases THEN greatest(%s, held.held_at) ELSE held.released_at END,
+    {", ".join(f"{name} = coalesce(v.{name}, held.{name})" for name, _ in _TASK_COLUMNS)}
+FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::text[], %s::text[], %s::bool[],
         {", ".join(f"%s::{kind}[]" for _, kind in _TASK_COLUMNS)})
-    AS v(id, state, started_at, ended_at, text, failure, {", ".join(name for name, _ in _TASK_COLUMNS)})
-WHERE t.id = v.id
-"""  # noqa: S608
+    AS v(id, state, started_at, ended_at, text, failure, releases, {", ".join(name for name, _ in _TASK_COLUMNS)})
+WHERE held.id = v.id RETURNING {{columns}}""",  # noqa: S608  names and types come from the constant above
+)
 
 
-def _write_tasks(changes: Sequence[_Change]) -> Statement:
-    return (
-        _WRITE_TASKS,
-        [
-            int_array(c.row.task for c in changes),
-            [c.state.value for c in changes],
-            [c.started_at for c in changes],
-            [c.ended_at for c in changes],
-            [c.report.get("text", "")[:300] for c in changes],
-            [failure if (failure := c.report.get("failure", "")) in CLASSES else "" for c in changes],
-            *(int_array(c.report.get(name) for c in changes) for name, _ in _TASK_COLUMNS),  # type: ignore[misc]
-        ],
-    )
+def _task_parameters(changes: Sequence[_Change], at: datetime) -> list[Any]:
+    """The parameters of `_WRITE_TASKS`; what ends alone releases what it holds at this moment."""
+    return [
+        at,
+        int_array(c.row.task for c in changes),
+        [c.state.value for c in changes],
+        [c.started_at for c in changes],
+        [c.ended_at for c in changes],
+        [c.report.get("text", "")[:300] for c in changes],
+        [failure if (failure := c.report.get("failure", "")) in CLASSES else "" for c in changes],
+        [c.releases for c in changes],
+        *(int_array(c.report.get(name) for c in changes) for name, _ in _TASK_COLUMNS),  # type: ignore[misc]
+    ]
 
 
 def _write_gpu_use(reported: Sequence[_Reported]) -> None:

@@ -204,8 +204,7 @@ def _write(
         raise_quota_counters(starts, by_number, facts.lines, facts.gpu_models),
     )
     ask_together(
-        insert_tasks(starts, attempts),
-        insert_allocations(starts, attempts, at=at),
+        insert_tasks(starts, attempts, at=at),
         *(raised for raised in counters if _NO_ROWS not in raised[1]),
         *ledger.write(holds, facts.books, at=at),
         insert_events(scheduled, nodes=nodes, cycle_id=context.cycle_id, at=at),
@@ -274,8 +273,8 @@ def schedule_jobs(
     ]
 
 
-#: An allocation: the attempt, what each of its tasks holds, the countable things of it as JSON, and the place.
-_ALLOCATIONS: Final[ParameterRows[tuple[int, Resources, str, Placement]]] = ParameterRows(
+#: A task: the attempt, what each of its tasks holds, the countable things of it as JSON, and the place.
+_TASKS: Final[ParameterRows[tuple[int, Resources, str, Placement]]] = ParameterRows(
     "a",
     {
         "attempt_id": ("bigint", lambda row: row[0]),
@@ -290,44 +289,23 @@ _ALLOCATIONS: Final[ParameterRows[tuple[int, Resources, str, Placement]]] = Para
         "numa": ("int", lambda row: row[3].numa),
     },
 )
-_INSERT_ALLOCATIONS: Final = f"""
-INSERT INTO scheduler_allocation (attempt_id, rank, node_id, cpu_millis, memory_mib, storage_mib,
-    gpu_millis, device_ids, numa_domain, extras, held_at)
-SELECT attempt_id, rank, node_id, cpu_millis, memory_mib, storage_mib,
-    gpu_millis, device_ids::bigint[], nullif(numa, -1), extras::jsonb, %s
-FROM {_ALLOCATIONS.source}
-"""
-
-
 _INSERT_TASKS: Final = f"""
-INSERT INTO scheduler_task (id, attempt_id, rank, node_id, state, end_text)
-SELECT {NEXT_TASK.replace("%", "%%")}, attempt_id, rank, node_id, %s, ''
-FROM unnest(%s::bigint[], %s::int[], %s::bigint[]) AS t(attempt_id, rank, node_id)
+INSERT INTO scheduler_task (id, attempt_id, rank, node_id, state, end_text, cpu_millis, memory_mib, storage_mib,
+    gpu_millis, device_ids, numa_domain, extras, held_at)
+SELECT {NEXT_TASK.replace("%", "%%")}, attempt_id, rank, node_id, '{TaskState.ASSIGNED.value}', '', cpu_millis,
+    memory_mib, storage_mib, gpu_millis, device_ids::bigint[], nullif(numa, -1), extras::jsonb, %s
+FROM {_TASKS.source}
 """
 
 
-def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int]) -> Statement:
-    """What each rank runs on."""
-    placed = [(attempts[start.job_id], p) for start in starts for p in start.placements]
-    return (
-        _INSERT_TASKS,
-        [
-            TaskState.ASSIGNED.value,
-            int_array(attempt for attempt, _ in placed),
-            int_array(p.rank for _, p in placed),
-            int_array(p.node_id for _, p in placed),
-        ],
-    )
-
-
-def insert_allocations(starts: Sequence[Start], attempts: Mapping[int, int], *, at: datetime) -> Statement:
-    """What each rank holds there; amounts are those of the job, the same for all its ranks."""
+def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int], *, at: datetime) -> Statement:
+    """What each rank runs on and holds there; amounts are those of the job, the same for all its ranks."""
     placed = [
         (attempts[start.job_id], start.per_task, json.dumps(dict(start.per_task.extras)), p)
         for start in starts
         for p in start.placements
     ]
-    return _INSERT_ALLOCATIONS, [at, *_ALLOCATIONS.parameters(placed)]
+    return _INSERT_TASKS, [at, *_TASKS.parameters(placed)]
 
 
 def raise_device_counters(starts: Iterable[Start]) -> Statement:

@@ -58,8 +58,7 @@ def attempts_with_ended_tasks() -> list[int]:
         row[0]
         for row in run(
             "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
-            " JOIN scheduler_allocation held ON held.attempt_id = a.id AND held.released_at IS NULL"
-            " JOIN scheduler_task t ON t.attempt_id = a.id AND t.rank = held.rank"
+            " JOIN scheduler_task t ON t.attempt_id = a.id AND t.held_at IS NOT NULL AND t.released_at IS NULL"
             " WHERE a.is_live AND NOT t.is_live AND (r.elastic OR r.on_task_failure = %s)"
             " ORDER BY a.id",
             [TaskFailure.CONTINUE.value],
@@ -85,27 +84,28 @@ class ReleasedRow(NamedTuple):
     suspended_cpu_millis: int
 
 
-#: Releases allocations once: all of these attempts, or those of their ended tasks.
+#: `ReleasedRow` of a row of tasks called `held`.
+RELEASED: Final = {
+    "attempt_id": "held.attempt_id",
+    "node_id": "held.node_id",
+    "cpu_millis": "held.cpu_millis",
+    "memory_mib": "held.memory_mib",
+    "storage_mib": "held.storage_mib",
+    "gpu_millis": "held.gpu_millis",
+    "device_ids": "held.device_ids",
+    "start": "extract(epoch FROM held.held_at)::float8",
+    "end": "extract(epoch FROM held.released_at)::float8",
+    "suspended_cpu_millis": "held.suspended_cpu_millis",
+}
+#: Releases what tasks hold once: all of these attempts, or those of them that have ended.
 RELEASE: Final = RowQuery(
     ReleasedRow,
-    {
-        "attempt_id": "held.attempt_id",
-        "node_id": "held.node_id",
-        "cpu_millis": "held.cpu_millis",
-        "memory_mib": "held.memory_mib",
-        "storage_mib": "held.storage_mib",
-        "gpu_millis": "held.gpu_millis",
-        "device_ids": "held.device_ids",
-        "start": "extract(epoch FROM held.held_at)::float8",
-        "end": "extract(epoch FROM held.released_at)::float8",
-        "suspended_cpu_millis": "held.suspended_cpu_millis",
-    },
-    f"""UPDATE scheduler_allocation held SET released_at = greatest(%s, held.held_at)
-WHERE held.attempt_id = {OF_ATTEMPTS} AND held.released_at IS NULL {{which}}
+    RELEASED,
+    f"""UPDATE scheduler_task held SET released_at = greatest(%s, held.held_at)
+WHERE held.attempt_id = {OF_ATTEMPTS} AND held.held_at IS NOT NULL AND held.released_at IS NULL {{which}}
 RETURNING {{columns}}""",
 )
-_OF_ENDED_TASKS: Final = """AND EXISTS (SELECT 1 FROM scheduler_task t WHERE t.attempt_id = held.attempt_id
-    AND t.rank = held.rank AND NOT t.is_live)"""
+_OF_ENDED_TASKS: Final = "AND NOT held.is_live"
 
 
 def parameters(attempts: Iterable[AttemptRow], at: datetime) -> list[Any]:

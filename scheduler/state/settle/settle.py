@@ -37,6 +37,7 @@ from scheduler.state.settle.element_charges import ask_elements
 from scheduler.state.settle.events import event_statements, unzipped
 from scheduler.state.settle.locked_attempts import AttemptRow, LockedAttempts, lock_and_read, read_ends
 from scheduler.state.settle.outcomes import Outcome, Start
+from scheduler.state.settle.release import ReleasedRow
 
 _LIVE_TASK: Final = sorted(s.value for s in LIVE_TASK)
 _ENDED_ATTEMPT: Final = sorted(s.value for s in ENDED_ATTEMPT)
@@ -91,14 +92,19 @@ def settle_locked(
     lost: Mapping[int, str] = NOTHING,
     epochs: Mapping[int, int] = NOTHING,
     starts: Mapping[int, Start] = NOTHING,
+    released: Sequence[ReleasedRow] = (),
 ) -> list[Settled]:
     """The same for attempts that the caller has locked in that order and read under the locks.
 
     `starts` are of attempts whose beginning has not been written yet: it is, with its event, in the same write.
+    `released` is what the caller has released of them in this transaction. Raises RuntimeError where one of these goes
+    on, for then nothing would give it back.
     """
     outcomes = _outcomes(locked, lost, epochs, starts, at)
+    if {row.attempt_id for row in released} - {outcome.attempt.id for outcome in outcomes}:
+        raise RuntimeError("what an attempt holds was released, and it goes on")
     if outcomes:
-        _write(outcomes, locked.lines, at)
+        _write(outcomes, locked.lines, at, released)
         _announce(outcomes, at)
     return [Settled(one.attempt.id, one.attempt.number, one.verdict) for one in outcomes]
 
@@ -198,7 +204,7 @@ def _facts(attempts: Sequence[AttemptRow]) -> dict[int, JobFacts]:
 # ------------------------------------------------------------------ write
 
 
-def _write(outcomes: Sequence[Outcome], lines: Lines, at: datetime) -> None:
+def _write(outcomes: Sequence[Outcome], lines: Lines, at: datetime, before: Sequence[ReleasedRow]) -> None:
     """Release and charge what the attempts held, and write how they and their jobs ended."""
     attempts = [outcome.attempt for outcome in outcomes]
     release.end_suspensions([a.id for a in attempts if a.was_suspended], at)
@@ -208,7 +214,7 @@ def _write(outcomes: Sequence[Outcome], lines: Lines, at: datetime) -> None:
     books = ledger.ask_ledger(batch, endings)
     elements = ask_elements(batch, [a.id for a in attempts])
     batch.send(ask_together)
-    released = release.released_by(attempts, rows.read())
+    released = release.released_by(attempts, [*before, *rows.read()])
     entries, known = books.read()
     ask_together(
         *released.statements(),

@@ -26,8 +26,6 @@ PAIRS = (
     ("scheduler_attempt", "job_id", "scheduler_job"),
     ("scheduler_task", "attempt_id", "scheduler_attempt"),
     ("scheduler_task", "node_id", "scheduler_node"),
-    ("scheduler_allocation", "attempt_id", "scheduler_attempt"),
-    ("scheduler_allocation", "node_id", "scheduler_node"),
     ("scheduler_job", "number", "scheduler_jobrequest"),
     ("scheduler_job", "user_id", "accounts_user"),
     ("scheduler_job", "project_id", "accounts_project"),
@@ -42,14 +40,14 @@ PAIRS = (
 def rows() -> dict[type[Model], Model]:
     """A job with a row of each kind that refers to it."""
     task = TaskFactory()
-    allocation = AllocationFactory(attempt=task.attempt, rank=task.rank, node=task.node)
+    AllocationFactory(attempt=task.attempt, rank=task.rank, node=task.node)
     job = task.attempt.job
     event = JobEvent.objects.create(job=job, at=job.created_at, kind="job.noted", actor=job.user)
     line = LedgerEntry.objects.create(
         kind="adjust", project=job.project, user=job.user, starts_at=job.created_at, ends_at=job.created_at,
         at=job.created_at, roll_up=LedgerRollUp.objects.create(at=job.created_at, lines=1, digest="x"),
     )  # fmt: skip
-    return {type(row): row for row in (task, allocation, task.attempt, job, event, line)}
+    return {type(row): row for row in (task, task.attempt, job, event, line)}
 
 
 @pytest.mark.parametrize(("table", "column"), [pair[:2] for pair in PAIRS if pair[1] != "number"])

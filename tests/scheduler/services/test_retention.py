@@ -183,7 +183,9 @@ def test_a_run_is_recorded_with_the_settings_it_ran_under(settings) -> None:
     run = RetentionRun.objects.get()
     facts = {rule["name"]: rule for rule in run.rules}
     assert (facts["jobs"]["removed"], facts["jobs"]["hours"], run.problem) == (1, 60 * 24, "")
-    assert run.removed == sum(rule["removed"] for rule in run.rules) == 2  # the job, and before it its output
+    assert (
+        run.removed == sum(rule["removed"] for rule in run.rules) == 3
+    )  # the job, before it its output, after it its name
     assert run.ended_at >= run.started_at
 
 

@@ -82,7 +82,6 @@ def _nothing_is_released(patch: Patch) -> None:
 
 MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     "I1: no device counts what it gives": (_no(apply_starts, "raise_device_counters"), "0 and holds 1000"),
-    "I1: a gang's allocations are written in part": (_one_task_less("insert_allocations"), "for other tasks"),
     "I1, I2: what ends is given back to nobody": (_no(release.Released, "statements", []), "counts 1000 and holds 0"),
     "I2: no node counts what it gives": (_no(apply_starts, "raise_node_counters"), "counts 0 cpu_millis and holds"),
     "I3: no quota counts a start": (_no(apply_starts, "raise_quota_counters"), "counts 0 and is"),

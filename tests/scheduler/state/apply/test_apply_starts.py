@@ -145,8 +145,8 @@ def test_a_hundred_starts_take_one_statement_a_table(world: SmallWorld) -> None:
     text = " ".join(query["sql"] for query in captured)
     tables = re.findall(r"(?:INSERT INTO|UPDATE) ((?:scheduler|quotas)_\w+)", text)
     assert sorted(tables) == [
-        "quotas_ledgerentry", "quotas_quota", "scheduler_allocation", "scheduler_attempt", "scheduler_device",
-        "scheduler_job", "scheduler_jobevent", "scheduler_node", "scheduler_task",
+        "quotas_ledgerentry", "quotas_quota", "scheduler_attempt", "scheduler_device", "scheduler_job",
+        "scheduler_jobevent", "scheduler_node", "scheduler_task",
     ]  # fmt: skip
 
 
