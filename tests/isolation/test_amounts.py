@@ -53,6 +53,28 @@ def test_more_memory_than_the_limit_ends_what_takes_it(shim: LoneShim, how: str)
     assert out(shim, key) == ""
 
 
+@pytest.mark.parametrize(("asked", "most"), [(64, 64), (2, 8)])
+def test_the_first_task_of_a_guard_has_its_limit_for_itself(shim: LoneShim, asked: int, most: int) -> None:
+    """Its guard is not in the group: with more, the task could hold what the watch of memory ends it for."""
+    key = f"{70 + asked}-1"
+    shim.start(key, "exec sleep 60", user=f"dora{asked}", memory_limit_mib=asked)
+    pid = shim.wait(key, "running")["pid"]
+
+    assert most * 2**20 == _memory_limit_of(pid)
+    shim.link.stop_task(key, reason="cancelled", grace_seconds=0)
+    shim.wait(key)
+
+
+def _memory_limit_of(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return int(Path(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes").read_text())
+        if not controllers and (file := Path(f"/sys/fs/cgroup{path}/memory.max")).exists():
+            return int(file.read_text())
+    raise AssertionError("it is in no memory group")
+
+
 def test_the_next_task_of_the_same_guard_has_its_own_limits(shim: LoneShim) -> None:
     shim.start("20-1", HOG, user="carol", memory_limit_mib=64)
     shim.wait("20-1")

@@ -153,7 +153,7 @@ class Cell:
         """
         if not self._entered:
             self.enter()
-        self._prepare_for(order)
+        self._prepare_for(order, with_guard=True)
         return self.start_beside(order, spawn)
 
     def confine_for(self, order: Mapping[str, Any]) -> None:
@@ -161,14 +161,14 @@ class Cell:
 
         Raises OSError where that cannot be; then the process must start nothing.
         """
-        self._prepare_for(order)
+        self._prepare_for(order, with_guard=False)
         if self.means.confines:
             self._confine(order)
         else:
             os.chdir(order["cwd"])
 
-    def _prepare_for(self, order: Mapping[str, Any]) -> None:
-        self._group.bound(order)
+    def _prepare_for(self, order: Mapping[str, Any], *, with_guard: bool) -> None:
+        self._group.bound(order, with_guard=with_guard)
         if self._view:
             self._view.show(order["folder"])
 

@@ -215,12 +215,16 @@ class Group:
                 with contextlib.suppress(OSError):  # it has ended
                     _move(folder, str(pid))
 
-    def bound(self, order: Mapping[str, Any]) -> None:
-        """Write the amounts of the task that comes next; raises OSError where the kernel refuses one."""
+    def bound(self, order: Mapping[str, Any], *, with_guard: bool = True) -> None:
+        """Write the amounts of the task that comes next; raises OSError where the kernel refuses one.
+
+        `with_guard`: the guard is in the group, and its memory counts there. Without it, the least limit is what the
+        process needs that becomes the task's program.
+        """
         if not self._folders:
             return
         memory = order.get("memory_limit_mib")
-        limit = (memory + GUARD_MIB) * _MIB if memory else None
+        limit = (memory + GUARD_MIB if with_guard else max(memory, GUARD_MIB)) * _MIB if memory else None
         processes = order.get("process_limit")
         if "memory" in self._folders:
             self._bound_memory(limit)
