@@ -59,7 +59,8 @@ class ServerSync:
         request = self._request(wait_seconds=wait_seconds, known=self._table.known())
         if (inventory := self._inventory.to_send()) is not None:
             request["inventory"] = inventory
-        if described := self._table.describe(self._to_describe):
+        asked = [self._table.get(task, epoch) for task, epoch in self._to_describe]
+        if described := [entry.described() for entry in asked if entry is not None]:
             request["described"] = described
         answer = self._call(client, request)
         self._to_describe = answer.get("describe", [])

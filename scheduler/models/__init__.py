@@ -20,6 +20,7 @@ from scheduler.models.node import (
     Device,
     Node,
     NodeHeartbeat,
+    UnknownTask,
 )
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
 from scheduler.models.reservation import Reservation
@@ -27,7 +28,6 @@ from scheduler.models.results.artifact import Artifact, ArtifactUpload, UploadSt
 from scheduler.models.results.checkpoint import Checkpoint, CheckpointReason, CheckpointState
 from scheduler.models.results.kept_result import KeptResult, LeaveReason
 from scheduler.models.retention import RetentionRun
-from scheduler.models.unknown_task import UnknownTask
 
 __all__ = [
     "Allocation",

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
-from scheduler.agent.protocol import Described, Report, TaskRecord, task_key
+from scheduler.agent.protocol import Report, TaskRecord, task_key
 from scheduler.agent.secret_values.store import SecretStore
 from scheduler.agent.tasks.element_results import MOST_RESULTS, has_results, read_results
 from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
@@ -126,12 +126,6 @@ class TaskTable:
         """Tasks whose end has not been reported, as [task, epoch]."""
         with self.changed:
             return [[entry.task, entry.epoch] for entry in self._tasks.values() if not entry.reported]
-
-    def describe(self, asked: Iterable[Sequence[int]]) -> list[Described]:
-        """Whose these tasks are, as far as they are here."""
-        with self.changed:
-            found = [self._tasks.get(task_key(task, epoch)) for task, epoch in asked]
-            return [entry.described() for entry in found if entry is not None]
 
     def verify(self, asked: Iterable[list[int]]) -> None:
         """The server asks for these tasks: report the ones that are not here, and ended ones once more."""

@@ -23,8 +23,8 @@ from scheduler.core.whatif.room_now import room_now
 from scheduler.models import Cluster, Job, Node, Reservation
 from scheduler.selectors import job_by_ref, visible_reservations
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
-from scheduler.services.planning.failing_plugins import leaving_out_failing
 from scheduler.services.planning.hypothetical import hypothetical_of_row
+from scheduler.services.planning.profiles import leaving_out_failing
 from scheduler.services.submission.fields import Inputs, read_integer, read_moment, read_seconds
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
 from scheduler.state.load.snapshots import load_snapshot

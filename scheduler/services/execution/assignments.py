@@ -241,6 +241,8 @@ def _describe(
     for task in tasks:
         assignment = _assignment(task, attempts[task.attempt], on_node)
         _add_options(assignment, task, attempts[task.attempt], on_node)
+        if (first := attempts[task.attempt].first_task) is not None:
+            assignment["first_task"] = first
         assignments.append(assignment)
     return assignments
 
@@ -301,8 +303,6 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
     if job.output_path or job.error_path:
         append = job.open_mode == "append"
         assignment["output"] = OutputFiles(stdout=job.output_path, stderr=job.error_path, append=append)
-    if job.first_task is not None:
-        assignment["first_task"] = job.first_task
     if job.probes != "[]":
         assignment["probes"] = json.loads(job.probes)
     if job.min_tasks is not None:

@@ -17,7 +17,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.models import Cluster, ForecastOutcome, ForecastRun, StartForecast
 from scheduler.services.planning.cycles import installed_plugins
-from scheduler.services.planning.failing_plugins import leaving_out_failing
+from scheduler.services.planning.profiles import leaving_out_failing
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.state.records import forecasts
 

@@ -32,10 +32,10 @@ from scheduler.services.planning.explanation_parts import (
     node_verdicts,
     nodes_of,
 )
-from scheduler.services.planning.failing_plugins import leaving_out_failing
 from scheduler.services.planning.forecasts import Record, StartRange, range_now, record
 from scheduler.services.planning.hypothetical import hypothetical_of
 from scheduler.services.planning.preview_victims import Victim, victims_of, words_of
+from scheduler.services.planning.profiles import leaving_out_failing
 from scheduler.services.planning.shared_snapshot import snapshot_of_now
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.submission.dependencies import waits_now

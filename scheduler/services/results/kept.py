@@ -85,17 +85,15 @@ def take_kept(*, node: Node, first: int, last: int, reported: Sequence[Reported]
     """
     run("SELECT pg_advisory_xact_lock(%s, %s)", [_LOCK, node.pk % 2**31])
     now = timezone.now()
-    rows = run(_OWNERS, [*_columns(reported, "job", "epoch", "rank", "task"), node.pk])
-    owners = {(job, epoch, rank, task): rest for job, epoch, rank, task, *rest in rows}
-    ours = {one[:3]: owners[*one[:3], one.task] for one in reported if (*one[:3], one.task) in owners}
-    strange = [one for one in reported if (*one[:3], one.task) not in owners]
-    reported = [one for one in reported if (*one[:3], one.task) in owners]
+    ours = _owners(node, reported)
+    strange = [one for one in reported if one not in ours]
+    reported = [one for one in reported if one in ours]
     known = {
         (kept.job_id, kept.epoch, kept.rank): kept
         for kept in KeptResult.objects.filter(node=node, left_at=None, job_id__gte=first, job_id__lte=last)
     }
     fresh = [one for one in reported if one[:3] not in known]
-    notices = [_kept(one, node, ours[one[:3]], now) for one in fresh]
+    notices = [_kept(one, node, ours[one], now) for one in fresh]
     _mark_left([kept for key, kept in known.items() if key not in {one[:3] for one in reported}], now)
     if fresh:
         notices += _over_limits(node, now)
@@ -103,6 +101,14 @@ def take_kept(*, node: Node, first: int, last: int, reported: Sequence[Reported]
     write_events([notice for notice in notices if notice is not None], at=now)
     due = {key for key, kept in known.items() if kept.leaves_at is not None and kept.leaves_at <= now}
     return [one.name for one in reported if one[:3] in due] + _to_remove(strange, now)
+
+
+def _owners(node: Node, reported: Sequence[Reported]) -> dict[Reported, list[Any]]:
+    """Whose the folders of tasks that ran there are: a row of `_OWNERS` for each."""
+    rows = run(_OWNERS, [*_columns(reported, "job", "epoch", "rank", "task"), node.pk])
+    found = {(job, epoch, rank, task): rest for job, epoch, rank, task, *rest in rows}
+    keys = {one: (*one[:3], one.task) for one in reported}
+    return {one: found[key] for one, key in keys.items() if key in found}
 
 
 #: For how many days the folders of tasks that the database does not know stay, where results stay without limit.
