@@ -49,6 +49,9 @@ def migrate_job(
             message=f"Node {target.name} is not in the cluster of job {job.number}.",
             way_out=f"Choose a node of cluster {job.queue.cluster.slug}.",
         )
+    if target is not None and not target.schedulable:
+        state = "draining" if target.draining else "cordoned" if target.cordoned else target.state
+        raise _no_place(job, target, Place((), f"The node is {state} and takes no jobs."))
     terms = terms_of(leaves, target.name if target else "")
     place = find_places(job.queue.cluster_id, [(job, terms)])[job.number]
     if not place.nodes:

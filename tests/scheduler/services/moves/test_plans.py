@@ -177,6 +177,7 @@ def test_what_cannot_be_moved_is_refused_with_the_reason(lab: Lab) -> None:
         with pytest.raises(Conflict, match="no place") as refused:
             migrate_job(job=job, by=by, target=target)
         assert refused.value.code == "no-place"
+    assert "The node is cordoned and takes no jobs." in refused.value.message
     assert lab.state(job) == "running"
 
 
