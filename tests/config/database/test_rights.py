@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, models, transaction
 from django_celery_beat.models import PeriodicTask
 
-from accounts.models import Membership, SignInCount
+from accounts.models import Membership, Secret, SignInCount
 from config.database import rights as database_rights
 from config.database.rights import ADD, RETIRED, TABLES
 from config.up.servers import roles
@@ -25,7 +25,7 @@ from tests.support.roles import as_owner
 ROOT = Path(__file__).resolve().parents[3]
 #: What product code deletes object by object: Django then deletes, or unties, what hangs on it.
 DELETED = (
-    *(Membership, Session, SignInCount, PeriodicTask),
+    *(Membership, Secret, Session, SignInCount, PeriodicTask),
     *(BudgetPeriod, ProviderState, Quota),
     *(Job, Partition, PriorityClass, Queue, SchedulerProfile),
     Endpoint,
