@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.reference import core_ratio
 from benchmarks.registry import Figures, benchmark, median_cpu_ms
-from infra.freed_memory import keep_freed_memory
+from infra.machine.freed_memory import keep_freed_memory
 from quotas.core.resources import Resources
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace

@@ -14,7 +14,7 @@ import psutil
 from benchmarks.e2e import CPUS, NODES, TOGETHER, together
 from benchmarks.portal import Portal, portal, until
 from benchmarks.registry import Figures, benchmark
-from infra.freed_memory import keep_freed_memory
+from infra.machine.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from scheduler.models import Cluster, Queue

@@ -19,7 +19,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 
-from infra.disk_space import shortages
+from infra.machine.disk_space import shortages
 from infra.times_in_text import written
 
 if TYPE_CHECKING:

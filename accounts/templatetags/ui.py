@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.html import conditional_escape, format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 
-from infra.disk_space import Shortage, shortages
+from infra.machine.disk_space import Shortage, shortages
 from infra.times_in_text import pieces
 
 register = template.Library()

@@ -11,7 +11,7 @@ import structlog
 from django.conf import settings
 from django.db import close_old_connections
 
-from infra.freed_memory import keep_freed_memory
+from infra.machine.freed_memory import keep_freed_memory
 from scheduler.models import Cluster
 from scheduler.services.planning import cycles
 from scheduler.services.planning.residents import resident_of

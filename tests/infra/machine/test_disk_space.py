@@ -11,8 +11,8 @@ from django.core.cache import cache
 from django.test import Client
 
 from accounts.models.user import SiteRole
-from infra import disk_space
 from infra.db.error_messages import DISK_FULL_KEY
+from infra.machine import disk_space
 from tests.support.factories import UserFactory
 
 #: More than any disk has.

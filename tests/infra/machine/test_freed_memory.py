@@ -10,7 +10,7 @@ import pytest
 #: Page faults of thirty rounds that allocate, fill and free the same eight blocks of 4 MiB.
 FAULTS = """
 import resource, sys
-from infra.freed_memory import keep_freed_memory
+from infra.machine.freed_memory import keep_freed_memory
 if sys.argv[1] == "kept" and not keep_freed_memory():
     sys.exit(3)
 def rounds(count):

@@ -1,0 +1,1 @@
+"""What the machine gives a process: memory and room on disks."""
