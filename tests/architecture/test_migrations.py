@@ -103,6 +103,14 @@ def test_what_only_adds_is_not(operation: Any) -> None:
     assert faults_of(operation, name=TEXT, maybe=models.IntegerField(null=True)) == []
 
 
+def test_what_is_added_to_a_table_of_the_same_migration_is_no_fault() -> None:
+    create = migrations.CreateModel("Other", [("id", models.BigAutoField(primary_key=True))])
+    needed = models.IntegerField()
+
+    assert faults_of(create, migrations.AddField("other", "more", needed)) == []
+    assert faults_of(create, migrations.AddField("thing", "more", needed)) == ["AddField thing.more"]
+
+
 def test_a_fault_is_named_as_the_list_names_it() -> None:
     assert (
         Found("scheduler.0060_x", "RemoveField job.name", "why").key

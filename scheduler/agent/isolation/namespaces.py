@@ -58,7 +58,7 @@ class View:
 
         Nothing is mounted in the namespace that `remember_account` was called in: that would be the machine's own.
         """
-        if not _OUTER_MOUNTS or mount_namespace() in _OUTER_MOUNTS:
+        if not OUTER_MOUNTS or mount_namespace() in OUTER_MOUNTS:
             raise OSError(errno.EPERM, "this process has no mount namespace of its own")
         if means.namespaces == USER_NAMESPACES:
             _map_own_account()
@@ -154,7 +154,7 @@ def _map_own_account() -> None:
 
 
 _OUTER_IDS: list[int] = []
-_OUTER_MOUNTS: list[int] = []
+OUTER_MOUNTS: list[int] = []
 
 
 def mount_namespace() -> int:
@@ -169,7 +169,7 @@ def remember_account() -> None:
     """
     _OUTER_IDS[:] = [os.geteuid(), os.getegid()]
     with contextlib.suppress(OSError):
-        _OUTER_MOUNTS[:] = [mount_namespace()]
+        OUTER_MOUNTS[:] = [mount_namespace()]
 
 
 def _outer_ids() -> tuple[int, int]:

@@ -128,7 +128,7 @@ class GuardProcesses:
         """The guard's pid, and our end of its socket. Raises OSError; ForkServerLost where a guard may have begun."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            return self._fork_guard(data, namespaces, status_file, theirs.fileno()), ours
+            return self.fork_guard(data, namespaces, status_file, theirs.fileno()), ours
         except ForkServerLost as error:
             theirs.close()
             is_forked = _has_other_end(ours)
@@ -142,7 +142,7 @@ class GuardProcesses:
         finally:
             theirs.close()
 
-    def _fork_guard(self, data: bytes, namespaces: int, status_file: int, orders: int) -> int:
+    def fork_guard(self, data: bytes, namespaces: int, status_file: int, orders: int) -> int:
         """Fork it from the server; from here where the kernel, or a container's filter, has no clone3(2)."""
         if self._has_clone or namespaces:
             try:

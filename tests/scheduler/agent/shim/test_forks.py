@@ -89,7 +89,7 @@ def test_a_guard_is_forked_again_only_where_none_was(
         raise ForkServerLost(0, "the fork server of guards has ended")
 
     guards = Shim(tmp_path).guards._processes
-    monkeypatch.setattr(guards, "_fork_guard", lose)
+    monkeypatch.setattr(guards, "fork_guard", lose)
     task = ShimTask.of_order(order_of(tmp_path, "1-1"), boot_id="b")
     with open(os.devnull, "rb") as file:
         try:
@@ -158,8 +158,8 @@ def test_without_clone3_the_shim_forks_guards_itself_but_not_into_namespaces(
 
     for _ in range(2):
         with pytest.raises(OSError, match="not implemented"):
-            guards._fork_guard(b"", kernel.CLONE_NEWPID, -1, -1)
-        assert guards._fork_guard(b"", 0, -1, -1) == 1234
+            guards.fork_guard(b"", kernel.CLONE_NEWPID, -1, -1)
+        assert guards.fork_guard(b"", 0, -1, -1) == 1234
     assert len(asked) == 3
 
 
@@ -175,7 +175,7 @@ def test_a_process_without_a_mount_namespace_of_its_own_mounts_nothing(
 
     with pytest.raises(OSError, match="no mount namespace of its own"):
         View(str(tmp_path)).make(means, str(tmp_path / "private"))
-    monkeypatch.setattr(namespaces, "_OUTER_MOUNTS", [])
+    monkeypatch.setattr(namespaces, "OUTER_MOUNTS", [])
     with pytest.raises(OSError, match="no mount namespace of its own"):
         View(str(tmp_path)).make(means, str(tmp_path / "private"))
 
