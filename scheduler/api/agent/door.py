@@ -420,14 +420,14 @@ def _problem(error: MusterError) -> dict[str, Any]:
 
 
 def _register(body: Mapping[str, Any], address: str) -> dict[str, Any]:
-    if "protocol" in body:
-        read_protocol(body)
+    protocol = read_protocol(body) if "protocol" in body else PROTOCOL
     with request_context.acting(address=address):
         done = nodes.register_node(
             join_token=str(body.get("join_token", "")),
             name=body.get("name", ""),
             inventory=body.get("inventory", {}),
             address=address,
+            protocol=protocol,
         )
     log.info("node_registered", node=done.node.name, address=address)
     return {

@@ -21,6 +21,7 @@ from infra.errors import Conflict, InvalidInput, NotAllowed
 from infra.plain_text import check_line
 from infra.times_in_text import written
 from scheduler import outbox
+from scheduler.agent import PROTOCOL
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import (
     DRAINED_BY_UNKNOWN_TASKS,
@@ -90,7 +91,7 @@ def _new_key(kind: str) -> tuple[str, str, str]:
 
 
 def register_node(
-    *, join_token: str, name: str, inventory: Mapping[str, Any], address: str = ""
+    *, join_token: str, name: str, inventory: Mapping[str, Any], address: str = "", protocol: int = PROTOCOL
 ) -> Registration:
     """Register a machine, or give one that has lost its key a new one.
 
@@ -122,9 +123,17 @@ def register_node(
             )
         prefix, secret, plain = _new_key(AGENT_PREFIX)
         node.agent_key_prefix, node.agent_key_digest = prefix, digest_of(secret)
-        node.address = address
+        node.address, node.agent_protocol = address, protocol
         node.registered_at = timezone.now()
-        node.save(update_fields=["agent_key_prefix", "agent_key_digest", "address", "registered_at"])
+        node.save(
+            update_fields=[
+                "agent_key_prefix",
+                "agent_key_digest",
+                "address",
+                "agent_protocol",
+                "registered_at",
+            ]
+        )
         _join_partitions(node, machine.partitions)
         apply_inventory(node, machine)
         begin_contact(node)
