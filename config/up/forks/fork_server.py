@@ -25,7 +25,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.agent.shim.guard import prepare, show_as
+from scheduler.agent.shim.guard import find_command_line, show_as
 
 #: Descriptors keep their numbers in the process that is forked, so no module may take one below this.
 PASSED_BELOW: Final = 64
@@ -44,7 +44,7 @@ Order = dict[str, Any]
 
 def main(arguments: list[str]) -> int:
     given = _parse(arguments)
-    prepare()
+    find_command_line()
     _show("config.up.forks.fork_server", arguments[:-1])
     supervisor = socket.socket(fileno=given.fd)
     preloaded = _load(given.preload)

@@ -479,7 +479,12 @@ def _command_line_place() -> tuple[int, int]:
         return (0, 0)
 
 
-def prepare(*keep: int) -> None:
+def find_command_line() -> None:
+    """Remember where this process has its command line, for those that are forked from it and `show_as`."""
+    _command_line_place()
+
+
+def become_server(*keep: int) -> None:
     """In the process that guards are forked from: be what each of them is to be, and keep these files."""
     detach_from_shim(*keep)
     name_process("muster-guard")

@@ -154,7 +154,7 @@ class GuardProcesses:
                 self._has_clone = False
         pid = os.fork()
         if pid == 0:
-            guard.prepare(status_file, orders, self._announce_fd)
+            guard.become_server(status_file, orders, self._announce_fd)
             self._be_guard(data, status_file, orders)
         return pid
 
@@ -171,7 +171,7 @@ class GuardProcesses:
 
     def _be_server(self, requests: int) -> None:
         remember_account()
-        guard.prepare(requests, self._announce_fd)
+        guard.become_server(requests, self._announce_fd)
 
     def release(self, task: ShimTask, *, reusable: bool) -> None:
         """The task has ended: its guard may have another one, or goes when it is not `reusable`."""
