@@ -15,6 +15,7 @@ WHO = ("owner", "colleague", "lead", "viewer", "stranger", "operator", "auditor"
 NEW_PROJECT = {"organization": "physics", "name": "Dark Matter"}
 NEW_MEMBER = {"user": "newcomer", "role": "member"}
 NEW_TOKEN = {"name": "ci", "scopes": ["jobs:read"]}
+NEW_SECRET = {"value": "not a real key"}
 
 #: (method, route, body): the status for each of WHO, in that order.
 MATRIX: dict[tuple[str, str, str], tuple[dict | None, str]] = {
@@ -37,6 +38,16 @@ MATRIX: dict[tuple[str, str, str], tuple[dict | None, str]] = {
     ("POST", "tokens", "token-list"): (NEW_TOKEN, "201 201 201 201 201 201 201 201"),
     ("GET", "tokens/{token}", "token-detail"): (None, "200 404 404 404 404 404 404 200"),
     ("DELETE", "tokens/{token}", "token-detail"): (None, "204 404 404 404 404 404 404 204"),
+    ("GET", "secrets", "api-secrets"): (None, "200 200 200 200 200 200 200 200"),
+    ("PUT", "secrets/wandb", "api-secret"): (NEW_SECRET, "201 201 201 201 201 201 201 201"),
+    ("DELETE", "secrets/wandb", "api-secret"): (None, "404 404 404 404 404 404 404 404"),
+    ("GET", "projects/vision/secrets", "api-project-secrets"): (None, "200 200 200 403 404 403 403 200"),
+    ("PUT", "projects/vision/secrets/wandb", "api-project-secret"): (
+        NEW_SECRET, "403 403 201 403 404 403 403 201",
+    ),
+    ("DELETE", "projects/vision/secrets/wandb", "api-project-secret"): (
+        None, "403 403 404 403 404 403 403 404",
+    ),
     ("GET", "audit", "audit-list"): (None, "403 403 403 403 403 403 200 200"),
     ("GET", "audit/{event}", "audit-detail"): (None, "403 403 403 403 403 403 200 200"),
     ("GET", "audit/check", "audit-check"): (None, "403 403 403 403 403 403 404 404"),

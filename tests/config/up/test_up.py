@@ -121,6 +121,7 @@ def test_readyz_says_more_when_asked(stack: Stack) -> None:
         "[+] policies",
         "[+] nodes",
         "[+] notifications",
+        "[+] outside",
         "[+] redis",
         "[+] disk",
         "readyz",

@@ -141,8 +141,10 @@ def test_nothing_of_a_job_survives_it(world: World, start_agent: StartAgent) -> 
 
     key = f"{world.task(job).pk}-1"
     wait_for(lambda: not _processes_of(key), seconds=5)
-    # Its guard waits a moment for another task.
-    wait_for(lambda: processes.children_of(agent.shim_pid) == [], seconds=5)
+    # Its guard waits a moment for another task; who forks guards stays.
+    wait_for(lambda: len(processes.children_of(agent.shim_pid)) == 1, seconds=5)
+    (server,) = processes.children_of(agent.shim_pid)
+    assert b"guards are forked here" in Path(f"/proc/{server}/cmdline").read_bytes()
     wait_for(lambda: list((agent.state / "tasks").iterdir()) == [], seconds=5)
 
 

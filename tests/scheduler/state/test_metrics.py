@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from scheduler import metrics
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Allocation, Attempt, Job, Node
+from scheduler.models import Attempt, Job, Node, Task
 from tests.scheduler.state.small import SmallWorld
 
 pytestmark = pytest.mark.django_db
@@ -73,9 +73,9 @@ BREAKS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 
 def hold_again() -> None:
-    allocation = Allocation.objects.get()
-    allocation.pk, allocation.rank = None, 1
-    allocation.save()
+    task = Task.objects.get()
+    task.pk, task.rank = None, 1
+    task.save()
 
 
 @pytest.mark.parametrize("how", BREAKS)

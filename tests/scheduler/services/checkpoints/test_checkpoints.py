@@ -162,7 +162,7 @@ def test_a_large_checkpoint_is_read_back_a_bounded_time_at_a_call(site: Site, da
         assert Checkpoint.objects.get(pk=id).state == "storing"
         assert len(answers) < 9
 
-    assert len(answers) == 3, "one for each piece"
+    assert len(answers) == (2 if damaged else 3), "one for each piece that is well"
     assert answer == ("failed" if damaged else "complete")
     assert finish() == ("leaving" if damaged else "complete"), "asked again, it reads nothing"
 
