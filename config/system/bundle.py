@@ -1,4 +1,4 @@
-"""One archive for whoever is asked for help: versions, settings, health, alarms, planning, nodes and tails of logs.
+"""One archive for a person who is asked for help: versions, settings, health, alarms, cycles, nodes and tails of logs.
 
 Nothing in it comes from inside a job: no environment, command, script, output or file. Secrets are left out where
 values are read, and each file is searched for them again before it is written.

@@ -14,7 +14,7 @@ from infra.models import Circuit, System
 
 log = structlog.get_logger(__name__)
 
-#: So many failures in a row open a circuit, for so long, where its system has no setting for them.
+#: Failures in a row that open a circuit, and for how long, where its system has no setting for them.
 FAILURES: Final = 3
 PAUSE_SECONDS: Final = 30.0
 MAX_TEXT: Final = 500

@@ -131,7 +131,7 @@ JOBS: Final = Rule(
 
 
 def _remove_names(ids: list[int]) -> int:
-    """Delete names that no request has. Who adds requests waits meanwhile, for it adds no name that it finds."""
+    """Delete names that no request has. A transaction that adds requests waits: it adds no name that it finds."""
     with connection.cursor() as cursor:
         cursor.execute("LOCK TABLE scheduler_jobname IN SHARE ROW EXCLUSIVE MODE")
         cursor.execute(

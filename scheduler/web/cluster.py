@@ -263,7 +263,7 @@ def agent_shown(node: Node) -> AgentShown:
         return AgentShown(words)
     return AgentShown(
         words,
-        f"The server has {VERSION}, protocol {PROTOCOL}. Upgrade the agent; its jobs continue meanwhile.",
+        f"The server has {VERSION}, protocol {PROTOCOL}. Upgrade the agent; its jobs continue.",
     )
 
 

@@ -133,7 +133,7 @@ def read_protocol(body: Mapping[str, Any]) -> int:
     raise AgentRefused(
         message=f"The agent is too old: it speaks {words}, the server {span}.",
         code="agent-too-old",
-        way_out=f"Upgrade the agent of this node to version {VERSION} and restart it; its jobs go on meanwhile.",
+        way_out=f"Upgrade the agent of this node to version {VERSION} and restart it; its jobs go on.",
     )
 
 

@@ -41,7 +41,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         move = JobMove.objects.filter(job=job).first()
         if move is None:
-            raise CommandError(f"Job {job.number} changed meanwhile and is not moved.")
+            raise CommandError(f"Job {job.number} has changed since then and is not moved.")
         self.stdout.write(f"Job {job.number} {move.get_state_display()}.")
         while options["wait"] and move.ended_at is None:
             time.sleep(1.0)

@@ -170,7 +170,7 @@ def _expected(node: Node, checkpoint: str) -> Checkpoint:
 def finish(*, node: Node, checkpoint: str, manifest: Any, seconds: float = math.inf) -> str:
     """All pieces are stored: read them back, compare the checksums, and keep the newest; answers its state then.
 
-    `storing` after so many seconds of reading: the same call again goes on. Raises MusterError.
+    `storing` once it has read for `seconds`: the same call again goes on. Raises MusterError.
     """
     row = Checkpoint.objects.filter(pk=checkpoint, node=node).first()
     if row is None:

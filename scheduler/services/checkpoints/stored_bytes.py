@@ -169,7 +169,7 @@ _MOST_UNDER_WAY: Final = 32
 def check_whole(row: Checkpoint, manifest: Manifest, *, seconds: float = math.inf) -> str | None:
     """Why a checkpoint is not what its manifest says, "" where all is well; None: the next call goes on.
 
-    Reads for about so many seconds: so long, one of the few threads for the storage is in use. Raises StorageError.
+    Reads for about `seconds`, during which one of the few threads for the storage is in use. Raises StorageError.
     """
     check = _under_way.pop(row.pk, None)
     if check is None or check.manifest != manifest:
@@ -183,7 +183,7 @@ def check_whole(row: Checkpoint, manifest: Manifest, *, seconds: float = math.in
 
 
 def content_of(row: Checkpoint, manifest: Manifest) -> Content:
-    """Its folders and files with their bytes, for an archive; each file is compared with its checksum meanwhile.
+    """Its folders and files with their bytes, for an archive; each file is compared with its checksum on the way.
 
     Raises Damaged and StorageError, before the last byte of a file that is not what was stored.
     """

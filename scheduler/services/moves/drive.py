@@ -43,7 +43,7 @@ SLACK_SECONDS: Final = 60
 PATIENCE_SECONDS: Final = 60
 #: Of one drain, moves that are under way together: each reads and writes a checkpoint.
 MOST_TOGETHER: Final = 8
-#: After a move that came to nothing, the next one of the same job waits so long; and there are so many.
+#: After a move that came to nothing, how long the next one of the same job waits, and how many there are.
 RETRY_SECONDS: Final = 60
 MOST_TRIES: Final = 3
 #: Events that say that no checkpoint comes.

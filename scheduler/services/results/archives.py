@@ -1,4 +1,4 @@
-"""A working folder as the content of one tar or zip file, read from its node meanwhile."""
+"""A working folder as the content of one tar or zip file, read from its node as it is sent."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ KEY = "-----BEGIN KEY-----\nMIIEvQIBADAN\nBgkqhkiG9w0B\nab\n-----END KEY-----\n"
 
 
 def read_in_pieces(path: Path, mask: Mask, size: int, *, grows_by: int = 0) -> bytes:
-    """What a reader gets who asks for `size` bytes at a time, of a file that grows by so many bytes in between."""
+    """What a reader gets who asks for `size` bytes at a time, of a file that grows in between."""
     whole, shown = path.read_bytes(), b""
     path.write_bytes(whole[:grows_by] if grows_by else whole)
     file = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Tasks that an agent has and the database does not: who decides of them, and what is left alone meanwhile."""
+"""Tasks that an agent has and the database does not: who decides of them, and what is left alone until then."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_kept_folders_of_unknown_tasks_stay_as_long_as_results_and_are_nobodys(
 
 
 def test_t31_an_agent_of_the_release_before_is_served_as_it_asks(cluster: Cluster) -> None:
-    """It names no tasks of its folders, and describes none: what it is told, it understands."""
+    """It names no tasks of its folders, and describes none: what the server answers, it understands."""
     node = Node.objects.get()
 
     assert take_kept(node=node, first=0, last=9, reported=[Reported(5, 1, 0, 1, 10, True)]) == [(5, 1, 0)]

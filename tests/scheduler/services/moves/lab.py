@@ -45,7 +45,7 @@ class Lab:
         Job.objects.filter(state="scheduled").update(state="running", started_at=now)
 
     def save(self, job: Job, *, ago: float = 0, seconds: float = 2, **more: Any) -> Checkpoint:
-        """The job has stored a checkpoint, which took so many seconds."""
+        """The job has stored a checkpoint, which took `seconds`."""
         at = timezone.now() - timedelta(seconds=ago)
         Job.objects.filter(pk=job.pk).update(saved_at=at, state="running")
         row: Checkpoint = CheckpointFactory(
@@ -86,5 +86,5 @@ class Lab:
 
 
 def hours(number: float) -> datetime:
-    """So many from now."""
+    """This number of hours from now."""
     return timezone.now() + timedelta(hours=number)

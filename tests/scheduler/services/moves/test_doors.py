@@ -158,7 +158,7 @@ def test_the_owner_moves_a_job_on_its_page(lab: Lab) -> None:
 # ---------------------------------------------------------------- commands
 
 
-def told(*words: str) -> str:
+def output_of(*words: str) -> str:
     out = io.StringIO()
     call_command(*words, stdout=out)
     return out.getvalue()
@@ -169,15 +169,15 @@ def test_the_command_plans_and_drains_nodes_by_rack(lab: Lab) -> None:
     lab.save(job)
     Node.objects.filter(name="n1").update(rack="r1")
     by = ("--by", lab.cast.operator.username)
-    text = told("drain_node", "--rack", "r1", "--deadline", "2h", "--dry-run", *by)
+    text = output_of("drain_node", "--rack", "r1", "--deadline", "2h", "--dry-run", *by)
     assert f"Job {job.number} of {lab.cast.owner.username} is moved by checkpoint to n2." in text
     assert lab.node("n1").schedulable
-    told("drain_node", "--rack", "r1", "--deadline", "2h", "--reason", "fans", *by)
+    output_of("drain_node", "--rack", "r1", "--deadline", "2h", "--reason", "fans", *by)
     assert lab.node("n1").drain_deadline_at is not None
-    assert "n1 accepts jobs again" in told("drain_node", "n1", "--undo", *by)
+    assert "n1 accepts jobs again" in output_of("drain_node", "n1", "--undo", *by)
     for wrong in (("n7",), ("n1", "--label", "x"), ("n1", "--deadline", "2h"), ()):
         with pytest.raises(CommandError):
-            told("drain_node", *wrong, *by)
+            output_of("drain_node", *wrong, *by)
 
 
 def test_the_commands_move_a_job_and_rebalance(lab: Lab) -> None:
@@ -186,14 +186,14 @@ def test_the_commands_move_a_job_and_rebalance(lab: Lab) -> None:
     lab.save(small)
     wide = lab.portal.submit(by=lab.cast.owner, cpu_cores=16)
     by = ("--by", lab.cast.operator.username)
-    assert f"Job {small.number}: n1 to n2" in told("rebalance", *by)
+    assert f"Job {small.number}: n1 to n2" in output_of("rebalance", *by)
     with pytest.raises(CommandError, match="No move is proposed"):
-        told("rebalance", "--apply", str(wide.number), *by)
-    assert "is moved to n2" in told("rebalance", "--apply", str(small.number), *by)
-    assert "saves once more" in told("migrate_job", str(small.number), *by)
+        output_of("rebalance", "--apply", str(wide.number), *by)
+    assert "is moved to n2" in output_of("rebalance", "--apply", str(small.number), *by)
+    assert "saves once more" in output_of("migrate_job", str(small.number), *by)
     for wrong in ((str(wide.number),), (str(small.number), "--by", "nobody"), ("999999999",)):
         with pytest.raises(CommandError):
-            told("migrate_job", *wrong)
+            output_of("migrate_job", *wrong)
 
 
 # ---------------------------------------------------------------- notifications

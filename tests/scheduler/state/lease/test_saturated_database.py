@@ -83,6 +83,6 @@ def test_t28_the_lease_is_renewed_in_time_while_lists_take_all_there_is(
         listers.stop()
 
     assert lease.trusted
-    assert leases.acquire("cluster:1", holder="another", seconds=SECONDS) is None, "nobody took it meanwhile"
+    assert leases.acquire("cluster:1", holder="another", seconds=SECONDS) is None, "nobody took it"
     assert set(listers.answers) <= {200, 503}
     assert Job.objects.count() == 200
