@@ -94,9 +94,13 @@ def take_asked(*, node: Node, task: int, epoch: int, reason: str, seconds: int) 
 
 @transaction.atomic
 def take_missed(*, node: Node, task: int, epoch: int, text: str) -> None:
-    """Nothing came of it: the job goes on as before. Without a text, an agent knows of no request any more."""
+    """Nothing came of it: the job goes on as before.
+
+    Without a text, an agent that was restarted knows of no request; one that has not reached it yet is sent again.
+    """
     job = _locked(_owner(node, task, epoch).job)
-    Task.objects.filter(pk=task, checkpoint_asked_at__isnull=False).update(checkpoint_asked_at=None)
+    if text:
+        Task.objects.filter(pk=task, checkpoint_asked_at__isnull=False).update(checkpoint_asked_at=None)
     _goes_on(job, epoch)
     if text and job.epoch == epoch:
         record_event(job, "job.checkpoint_missed", because=f"no checkpoint on {node.name}: {text}")

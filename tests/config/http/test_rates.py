@@ -13,6 +13,7 @@ from rest_framework.test import APIRequestFactory
 
 from config.cache import QuietRedisCache
 from config.http import rates
+from infra.circuits.memory import redis_circuit
 
 NOWHERE = ("redis://127.0.0.1:1/0", {"OPTIONS": {"socket_connect_timeout": 0.5}})
 
@@ -31,6 +32,7 @@ class CountingCache:
 @pytest.fixture
 def a_web_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[str], Any]]:
     """A process with connections and counts of its own: asks for an address, answers what the throttle said."""
+    redis_circuit.answered()  # whatever a test before has made of it
     caches["default"].clear()
 
     def made(cache: Any = None) -> Callable[[str], Any]:

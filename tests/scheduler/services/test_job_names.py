@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from scheduler.models import Job, JobName
+from scheduler.models import Job, JobName, JobRequest
 from scheduler.services import retention
 from tests.support.factories import JobFactory
 from tests.support.locks import Apart
@@ -48,6 +48,6 @@ def test_a_name_that_a_new_job_has_stays_however_late_its_submission_is_committe
 def test_jobs_of_a_name_are_found_by_an_index() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
-    plan = Job.objects.filter(name__one_of=["train", "eval"]).explain()
+    plan = JobRequest.objects.filter(name__one_of=["train", "eval"]).explain()
 
     assert "request_by_whole_name" in plan

@@ -27,6 +27,13 @@ from tests.support.factories import AttemptFactory, JobFactory, TaskFactory, bea
 
 pytestmark = pytest.mark.django_db
 
+
+@pytest.fixture(autouse=True)
+def no_agent_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent runs here: pages do not wait for its list of a folder."""
+    monkeypatch.setattr("scheduler.services.results.reading.ANSWER_SECONDS", 0.05)
+
+
 MIB = 1024 * 1024
 
 

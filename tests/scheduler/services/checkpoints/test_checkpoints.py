@@ -37,6 +37,13 @@ from tests.support.factories import (
 
 pytestmark = pytest.mark.django_db
 
+
+@pytest.fixture(autouse=True)
+def no_agent_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent runs here: pages do not wait for its list of a folder."""
+    monkeypatch.setattr("scheduler.services.results.reading.ANSWER_SECONDS", 0.05)
+
+
 POLICY = {"signal": "USR1", "to": "all", "grace": 30, "every": None, "keep": 2, "max_size_mib": None}
 
 
@@ -269,6 +276,17 @@ def test_a_job_is_checkpointing_while_it_is_asked_and_waited_for(site: Site) -> 
     assert Job.objects.get(pk=site.job.pk).state == "running"
     kinds = [k for k in JobEvent.objects.order_by("id").values_list("kind", flat=True) if "checkpoint" in k]
     assert kinds == ["job.checkpointing", "job.checkpoint_missed", "job.checkpointing"]
+
+
+def test_a_request_that_has_not_reached_the_agent_outlives_its_restart(site: Site) -> None:
+    asked_at = timezone.now()
+    Task.objects.filter(pk=site.task.pk).update(checkpoint_asked_at=asked_at)
+
+    receive.take_missed(node=site.portal.n1, task=site.task.pk, epoch=1, text="")
+    assert Task.objects.get(pk=site.task.pk).checkpoint_asked_at == asked_at
+
+    receive.take_missed(node=site.portal.n1, task=site.task.pk, epoch=1, text="No process handles SIGUSR1.")
+    assert Task.objects.get(pk=site.task.pk).checkpoint_asked_at is None
 
 
 def test_somebody_asks_for_one_now(site: Site) -> None:
