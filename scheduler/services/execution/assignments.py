@@ -103,8 +103,8 @@ def _starting(tasks: Sequence[int], attempts: Mapping[int, Node]) -> list[Statem
 
 
 _LOCK_JOBS: Final = """
-SELECT number FROM scheduler_job WHERE number IN (SELECT a.job_id FROM scheduler_attempt a
-    JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s::bigint[]))
+SELECT number FROM scheduler_job WHERE number = ANY(ARRAY(SELECT a.job_id FROM scheduler_attempt a
+    JOIN scheduler_task t ON t.attempt_id = a.id WHERE t.id = ANY(%s::bigint[])))
 ORDER BY number FOR NO KEY UPDATE
 """
 _STARTABLE: Final = """
@@ -126,6 +126,8 @@ WITH moved AS (
 INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)
 SELECT number, epoch, 'job.starting', because, '{}', %s::timestamptz FROM moved
 """
+# Each job has a person, a project and a queue. Joined so, they are looked up by their keys after the job: in a young
+# database, whose statistics know one project, the jobs of that project would be read instead, all of them.
 _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
@@ -136,8 +138,9 @@ SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, q
     r.secrets, j.user_id, j.project_id
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
-    JOIN accounts_user person ON person.id = j.user_id JOIN accounts_project project ON project.id = j.project_id
-    JOIN scheduler_queue queue ON queue.id = j.queue_id
+    LEFT JOIN accounts_user person ON person.id = j.user_id
+    LEFT JOIN accounts_project project ON project.id = j.project_id
+    LEFT JOIN scheduler_queue queue ON queue.id = j.queue_id
 WHERE a.id = ANY(%s::bigint[])
 """
 _HELD_DEVICES: Final = """

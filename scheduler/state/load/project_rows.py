@@ -43,22 +43,26 @@ PROJECTS: Final = RowQuery(
         "name": "project.slug",
         "organization_id": "project.organization_id",
         "share_weight": "project.share_weight",
-        "lost_gpu_seconds": "{lost}",
+        "lost_gpu_seconds": "coalesce(lost.gpu_seconds, 0)",
     },
-    f"SELECT {{columns}} FROM accounts_project project WHERE project.id = {ANY_OF} ORDER BY project.id",
+    """SELECT {{columns}} FROM accounts_project project LEFT JOIN ({{lost}}) lost ON lost.project_id = project.id
+    WHERE project.id = {any_of} ORDER BY project.id""".format(any_of=ANY_OF),
 )
-#: Work that the project's jobs lost to preemption, in GPU seconds: since each start or its last checkpoint.
-LOST: Final = """coalesce((SELECT sum(extract(epoch FROM attempt.stop_asked_at
+#: Work that the jobs of each project lost to preemption, in GPU seconds: since each start or its last checkpoint.
+#: What was preempted is looked for first (`OFFSET 0`), and not among all the jobs that a project ever had.
+LOST: Final = """SELECT job.project_id, sum(extract(epoch FROM attempt.stop_asked_at
             - greatest(coalesce(attempt.started_at, attempt.scheduled_at),
                 CASE WHEN job.saved_at < attempt.stop_asked_at THEN job.saved_at END))
             * (SELECT count(*) FROM scheduler_task task WHERE task.attempt_id = attempt.id)
-            * CASE WHEN request.gpu_millis > 0 THEN request.gpu_millis ELSE request.gpus * 1000 END / 1000)
-        FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
-            JOIN scheduler_jobrequest request ON request.number = attempt.job_id
-        WHERE attempt.stopped_for IS NOT NULL AND job.project_id = project.id
-        AND attempt.stop_asked_at > statement_timestamp() - interval '1 day'), 0)::bigint"""
+            * CASE WHEN request.gpu_millis > 0 THEN request.gpu_millis ELSE request.gpus * 1000 END / 1000
+        )::bigint AS gpu_seconds
+    FROM (SELECT id, job_id, scheduled_at, started_at, stop_asked_at FROM scheduler_attempt
+        WHERE stopped_for IS NOT NULL AND stop_asked_at > statement_timestamp() - interval '1 day' OFFSET 0) attempt
+        JOIN scheduler_job job ON job.number = attempt.job_id
+        JOIN scheduler_jobrequest request ON request.number = attempt.job_id
+    GROUP BY job.project_id"""
 #: For the applier: what was lost decides which job goes first and no more.
-LOST_UNREAD: Final = "0"
+LOST_UNREAD: Final = "SELECT 0 AS project_id, 0 AS gpu_seconds"
 
 
 class AwayRow(NamedTuple):
