@@ -23,6 +23,7 @@ from infra import client_address, notifications, request_context
 from infra.db.connections import unit_of_work
 from infra.db.error_messages import to_error
 from infra.db.groups import Groups
+from infra.db.prepared import keep_plans
 from infra.errors import InvalidInput, MusterError
 from scheduler import node_files, outbox
 from scheduler.agent import PROTOCOL
@@ -354,6 +355,7 @@ class _Gone(Exception):
 def _with_database(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     """In one of the threads that keep their connection; hints go together, beside the answer."""
     with unit_of_work(), request_context.acting(), notifications.deferred():
+        keep_plans()
         return work(*arguments)
 
 

@@ -45,8 +45,8 @@ PROJECTS: Final = RowQuery(
         "share_weight": "project.share_weight",
         "lost_gpu_seconds": "coalesce(lost.gpu_seconds, 0)",
     },
-    """SELECT {{columns}} FROM accounts_project project LEFT JOIN ({{lost}}) lost ON lost.project_id = project.id
-    WHERE project.id = {any_of} ORDER BY project.id""".format(any_of=ANY_OF),
+    f"""SELECT {{columns}} FROM accounts_project project LEFT JOIN ({{lost}}) lost ON lost.project_id = project.id
+    WHERE project.id = {ANY_OF} ORDER BY project.id""",
 )
 #: Work that the jobs of each project lost to preemption, in GPU seconds: since each start or its last checkpoint.
 #: What was preempted is looked for first (`OFFSET 0`), and not among all the jobs that a project ever had.
