@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.registry import Figures, benchmark
-from benchmarks.traces import trace_folder
+from benchmarks.replays.traces import trace_folder
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Plan
