@@ -17,16 +17,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import ROOT
 from benchmarks.reference import core_ratio
 from benchmarks.registry import BENCHMARKS, Benchmark, NotMeasuredError
 
 HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parent
 
 #: Modules of benchmarks; each registers its own when it is imported.
 MODULES: Final = (
-    "core", "explaining", "mixed", "fairness", "openb", "sim", "at_rest", "keeper", "state", "e2e", "elements",
-    "written", "versus_slurm", "versus_peers", "live", "listing", "pages", "pending",
+    "core.cycles", "core.explaining", "core.mixed", "core.fairness", "replays.openb", "replays.sim",
+    "portal.at_rest", "node.keeper", "portal.state", "portal.e2e", "portal.elements", "portal.written",
+    "peers.versus_slurm", "peers.versus_peers", "portal.live", "portal.listing", "portal.pages", "portal.pending",
 )  # fmt: skip
 
 
@@ -94,8 +95,6 @@ def _load() -> list[str]:
     """Import the benchmarks; those of the core need NumPy alone, and so run where the rest is not installed."""
     left_out = []
     for module in MODULES:
-        if not (HERE / f"{module}.py").exists():
-            continue
         try:
             importlib.import_module(f"benchmarks.{module}")
         except ModuleNotFoundError as missing:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.test import Client
 
 # One machine for everybody: a slow example is not a failed one. CI looks further than a developer's run.
 settings.register_profile(
@@ -108,6 +112,17 @@ class OneFileOneWorker(LoadFileScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneFileOneWorker:
     return OneFileOneWorker(config, log)
+
+
+@pytest.fixture
+def as_user(client: Client) -> Callable[[AbstractBaseUser], Client]:
+    """The test client with a person signed in: `as_user(cast.owner).get(…)`."""
+
+    def sign_in(user: AbstractBaseUser) -> Client:
+        client.force_login(user, backend="accounts.backends.PasswordBackend")
+        return client
+
+    return sign_in
 
 
 @pytest.fixture(scope="session")

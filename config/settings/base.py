@@ -1,4 +1,4 @@
-"""Settings that every Muster process shares; config/settings/declared.py has the environment variables."""
+"""Settings that every Muster process shares; config/settings/declared/ has the environment variables."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from django.conf import settings
 from django.db import connection
@@ -16,9 +15,8 @@ from quotas.core.fairshare import Metering
 from quotas.core.share_tree import Pair, Shares, ShareTree, Use, build_tree, shares_of
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a task held, from start to end (epoch seconds): GPUs, cores and GiB."""
+class Held(NamedTuple):
+    """What a task held, from start to end (epoch seconds): GPUs, cores and GiB; negative while it was suspended."""
 
     project_id: int
     user_id: int

@@ -50,6 +50,7 @@ WHEN = (
 ENDED = ("exit_code", "exit_signal", "end_text", "epoch", "restart_policy", "max_restarts", "preemptible")
 #: Of an attempt, where its row is one of several.
 TRY = ("epoch", "backend", "state", "stop_reason", "scheduled_at", "started_at", "ended_at", "exit_code")
+TASK = ("rank", "node", "state", "pid", "started_at", "ended_at", "exit_code", "exit_signal")
 #: Big columns, which the list does not show.
 LONG = ("script", "command", "env", "reason_details", "affinity", "tolerations")
 
@@ -222,14 +223,7 @@ class JobAdmin(LongTable):
 class TaskInline(FactsInline):
     model = Task
     fields = (
-        "rank",
-        "node",
-        "state",
-        "pid",
-        "started_at",
-        "ended_at",
-        "exit_code",
-        "exit_signal",
+        *TASK,
         "peak_memory_mib",
         "cpu_time_ms",
         "gpu_watched_ms",
@@ -255,17 +249,7 @@ class AttemptAdmin(LongTable):
 
 @admin.register(Task)
 class TaskAdmin(LongTable):
-    list_display = (
-        "attempt",
-        "rank",
-        "node",
-        "state",
-        "pid",
-        "started_at",
-        "ended_at",
-        "exit_code",
-        "exit_signal",
-    )
+    list_display = ("attempt", *TASK)
     list_select_related = ("attempt__job", "node")
     list_filter = ("state", "node__cluster")
     search_fields = ("node__name",)

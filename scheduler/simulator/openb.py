@@ -58,7 +58,7 @@ class _Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class _Machine:
+class Machine:
     """One node of a trace."""
 
     name: str
@@ -90,7 +90,7 @@ def read_openb(pods: Path, nodes: Path | None = None, *, jobs: int | None = None
 
 
 def _workload_of(
-    name: str, machines: Sequence[_Machine], pods: Sequence[_Pod], picked: Sequence[int]
+    name: str, machines: Sequence[Machine], pods: Sequence[_Pod], picked: Sequence[int]
 ) -> ClusterWorkload:
     """The cluster of these machines and the picked pods, whose ids are their places in the table, from 1."""
     table = ClassTable()
@@ -98,7 +98,7 @@ def _workload_of(
     users = {quality: number for number, quality in enumerate(dict.fromkeys(pod.quality for pod in pods), 1)}
     chosen = [pods[place] for place in picked]
     user_ids = [users[pod.quality] for pod in chosen]
-    nodes, devices = _nodes_of(machines)
+    nodes, devices = columns_of(machines)
     snapshot = Snapshot.build(
         now_ms=0,
         nodes=nodes,
@@ -126,7 +126,8 @@ def _workload_of(
     )
 
 
-def _nodes_of(machines: Sequence[_Machine]) -> tuple[NodeColumns, DeviceColumns]:
+def columns_of(machines: Sequence[Machine]) -> tuple[NodeColumns, DeviceColumns]:
+    """The nodes and their GPUs, with ids from 1 in the order given."""
     owners = [place for place, machine in enumerate(machines) for _ in range(machine.gpus)]
     nodes = NodeColumns(
         id=range(1, len(machines) + 1),
@@ -162,14 +163,14 @@ def _pod_of(name: str, line: int, row: dict[str, str]) -> _Pod:
     return _Pod(request, created, run_ms, row.get("qos") or "none")
 
 
-def _machine_of(name: str, line: int, row: dict[str, str]) -> _Machine:
+def _machine_of(name: str, line: int, row: dict[str, str]) -> Machine:
     try:
         cpu, memory, gpus = int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"] or 0)
     except (ValueError, TypeError) as error:
         raise WorkloadError(f"{name}, line {line}: {error}") from error
     if min(cpu, memory, gpus) < 0:
         raise WorkloadError(f"{name}, line {line}: a node cannot have less than nothing")
-    return _Machine(row["sn"], cpu, memory, gpus, row["model"])
+    return Machine(row["sn"], cpu, memory, gpus, row["model"])
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:

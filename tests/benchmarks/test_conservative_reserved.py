@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.conservative_reserved import replay_reserved
+from benchmarks.replays.conservative_reserved import replay_reserved
 from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.simulator.pool_replay import Schedule, replay
 from scheduler.simulator.report import bounded_slowdown

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import run, versus_peers
+from benchmarks import run
+from benchmarks.peers import versus_peers
 from benchmarks.registry import BENCHMARKS, Benchmark, NotMeasuredError
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from django.test import Client
 
 from notifications.services.follow import follow
 from scheduler.models import Job
@@ -18,15 +17,6 @@ def cast(db: None) -> Cast:
     found = the_cast()
     follow()  # the first run begins with what happens after it
     return found
-
-
-@pytest.fixture
-def as_user(client: Client) -> Callable[[Any], Client]:
-    def sign_in(person: Any) -> Client:
-        client.force_login(person)
-        return client
-
-    return sign_in
 
 
 @pytest.fixture

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from accounts.models import User
+from infra.errors import MusterError
 from scheduler.models import Cluster, Job, Node, Partition, Queue
 from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.jobs.submit import parse_many, refused_whole, submit_job, submit_specs
+from scheduler.services.submission.job_spec import JobSpec
+from scheduler.services.submission.parse_request import parse_job
 from tests.support.factories import Cast, NodeFactory, the_cast
 
 
@@ -46,3 +51,15 @@ def a_portal() -> Portal:
         n1=NodeFactory(cluster=cluster, name="n1", partition=partition),
         n2=NodeFactory(cluster=cluster, name="n2", partition=partition, gpus=4),
     )
+
+
+def read(portal: Portal, **payload: Any) -> JobSpec:
+    """The request of the owner for a job of `true`, read as every door reads it."""
+    return parse_job({"command": "true", **payload}, by=portal.cast.owner)
+
+
+def problems(portal: Portal, **payload: Any) -> dict[str, str]:
+    """Field -> code of everything that is wrong with a request."""
+    with pytest.raises(MusterError) as refused:
+        read(portal, **payload)
+    return {problem.field: problem.code for problem in refused.value.problems}

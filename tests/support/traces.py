@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.traces import traces_root
+from benchmarks.replays.traces import traces_root
 
 
 def trace(*parts: str) -> Path:

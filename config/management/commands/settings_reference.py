@@ -25,7 +25,7 @@ _TYPES: Final = {
 _COLUMNS: Final = "| variable | type | default | unit | meaning | used in |\n|---|---|---|---|---|---|\n"
 _HEAD: Final = """# Settings
 
-Environment variables that Muster reads. This page is generated from `config/settings/declared.py` by
+Environment variables that Muster reads. This page is generated from `config/settings/declared/` by
 `manage.py settings_reference`, which `make docs` runs.
 
 A boolean is `true` or `false`. A list is separated by commas, a map is `name=value` pairs separated by commas.
@@ -56,7 +56,7 @@ def reference(root: Path) -> str:
         path.relative_to(root): path.read_text()
         for source in SOURCES
         for path in sorted((root / source).rglob("*.py"))
-        if "migrations" not in path.parts and path.name not in ("declared.py", Path(__file__).name)
+        if not {"migrations", "declared"} & set(path.parts) and path.name != Path(__file__).name
     }
     parts = [_HEAD]
     for title, group in GROUPS:

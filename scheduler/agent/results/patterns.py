@@ -13,8 +13,8 @@ from typing import Final
 
 MAX_PATTERN: Final = 300
 _ANY: Final = "*"
-#: One character of a name: what it has to be.
-Token = Callable[[str], bool]
+#: What one name of a path, or one character of a name, has to be.
+Wanted = Callable[[str], bool]
 
 
 class BadPattern(ValueError):
@@ -23,9 +23,9 @@ class BadPattern(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FilePattern:
-    """One pattern, by the names between its slashes; a part of None is `**`."""
+    """One pattern, by the names between its slashes: what each has to be; None is `**`."""
 
-    parts: tuple[tuple[Token | None, ...] | None, ...]
+    parts: tuple[Wanted | None, ...]
 
     @classmethod
     def of(cls, text: str) -> FilePattern:
@@ -39,31 +39,45 @@ class FilePattern:
             )
         if any(name in ("", ".") for name in names):
             raise BadPattern("Must have names between its slashes")
-        return cls(tuple(None if name == "**" else _tokens(name) for name in names))
+        return cls(tuple(None if name == "**" else _name(name) for name in names))
 
     def matches(self, path: str) -> bool:
         """Whether it names this file, or a folder that the file is in; `path` has names with slashes between them."""
         names = path.split("/")
-        # Greedy, as for characters: only the last `**` is ever tried again further on.
-        at = part = 0
-        again: tuple[int, int] | None = None
-        while part < len(self.parts):
-            tokens = self.parts[part]
-            if tokens is None:
-                again = (part + 1, at)
-                part += 1
-            elif at < len(names) and _is(tokens, names[at]):
-                part, at = part + 1, at + 1
-            elif again is not None and again[1] < len(names):
-                again = (again[0], again[1] + 1)
-                part, at = again
-            else:
-                return False
-        return self.parts[-1] is not None or at < len(names)
+        at = _fit(self.parts, names, whole=False)
+        return at is not None and (self.parts[-1] is not None or at < len(names))
 
 
-def _tokens(name: str) -> tuple[Token | None, ...]:
-    found: list[Token | None] = []
+def _fit(wanted: Sequence[Wanted | None], given: Sequence[str], *, whole: bool) -> int | None:
+    """How many of the given names or characters fit what is wanted; None where they do not fit.
+
+    A None among what is wanted is any run of them. `whole`: all of them have to fit. Greedy: only the last None is ever
+    tried again further on.
+    """
+    at = place = 0
+    again: tuple[int, int] | None = None
+    while place < len(wanted) or (whole and at < len(given)):
+        expected = wanted[place] if place < len(wanted) else _nothing
+        if expected is None:
+            again = (place + 1, at)
+            place += 1
+        elif at < len(given) and expected(given[at]):
+            place, at = place + 1, at + 1
+        elif again is not None and again[1] < len(given):
+            again = (again[0], again[1] + 1)
+            place, at = again
+        else:
+            return None
+    return at
+
+
+def _name(text: str) -> Wanted:
+    tokens = _tokens(text)
+    return lambda name: _fit(tokens, name, whole=True) is not None
+
+
+def _tokens(name: str) -> tuple[Wanted | None, ...]:
+    found: list[Wanted | None] = []
     at = 0
     while at < len(name):
         character = name[at]
@@ -84,7 +98,7 @@ def _tokens(name: str) -> tuple[Token | None, ...]:
     return tuple(found)
 
 
-def _set(text: str) -> Token:
+def _set(text: str) -> Wanted:
     negated = text.startswith("!")
     text = text.removeprefix("!")
     ranges: list[tuple[str, str]] = []
@@ -98,22 +112,3 @@ def _set(text: str) -> Token:
 
 def _nothing(_: str) -> bool:
     return False
-
-
-def _is(tokens: Sequence[Token | None], name: str) -> bool:
-    """Whether a whole name fits; None is any run of characters."""
-    at = token = 0
-    again: tuple[int, int] | None = None
-    while at < len(name) or token < len(tokens):
-        expected = tokens[token] if token < len(tokens) else _nothing
-        if expected is None:
-            again = (token + 1, at)
-            token += 1
-        elif at < len(name) and expected(name[at]):
-            token, at = token + 1, at + 1
-        elif again is not None and again[1] < len(name):
-            again = (again[0], again[1] + 1)
-            token, at = again
-        else:
-            return False
-    return True

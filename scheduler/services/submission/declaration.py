@@ -325,6 +325,15 @@ class Schema(Generic[T]):
         self.read_into(draft, inputs)
         return draft, inputs
 
+    def item(self, inputs: Inputs, value: Any, at: str, *, has: str) -> T | None:
+        """The object at a place within a field; None where it is none, a problem that says what it `has`."""
+        if not isinstance(value, Mapping):
+            inputs.wrong(at, f"Must be an object with {has}.", code="not-an-object")
+            return None
+        read, one = self.read(value, under=f"{inputs.under}{at}/")
+        inputs.problems += one.problems
+        return read
+
     def columns(self) -> dict[str, str]:
         """Column -> the attribute, with dots, that it is filled from."""
         return {
@@ -336,3 +345,12 @@ class Schema(Generic[T]):
     def called_elsewhere(self) -> dict[str, str]:
         """What other systems call a field -> its name here."""
         return {other: field.name for field in self.fields for other in field.elsewhere}
+
+
+def kept_objects(
+    inputs: Inputs, name: str, schema: Schema[Any], *, most: int, has: str
+) -> list[dict[str, Any]]:
+    """A list of up to `most` objects of a schema, in the form that the job's row keeps; each `has` these fields."""
+    items = enumerate(inputs.listing(name, most=most))
+    found = [schema.item(inputs, value, f"{name}/{number}", has=has) for number, value in items]
+    return [one.kept() for one in found if one is not None]

@@ -120,9 +120,7 @@ def read_dependencies(inputs: Inputs, name: str, *, by: User) -> tuple[DependsOn
         elif one := _read_one(inputs, item, at=at):
             asked.append(one)
     if len(asked) > MAX_DEPENDENCIES:
-        inputs.wrong(
-            name, f"Names {len(asked)}.{MAX_DEPENDENCIES} characters; the maximum is ", code="too-many"
-        )
+        inputs.wrong(name, f"Names {len(asked)} jobs; the maximum is {MAX_DEPENDENCIES}.", code="too-many")
         return ()
     return _resolve(inputs, asked, by=by) if asked else ()
 
@@ -136,7 +134,7 @@ def _read_group(inputs: Inputs, item: Mapping[str, Any], *, at: str, group: int)
         return []
     if len(members) > MAX_DEPENDENCIES:
         inputs.wrong(
-            f"{at}/of", f"Has {len(members)}.{MAX_DEPENDENCIES} characters; the maximum is ", code="too-many"
+            f"{at}/of", f"Has {len(members)} entries; the maximum is {MAX_DEPENDENCIES}.", code="too-many"
         )
         return []
     if need is None or not 1 <= need <= len(members):

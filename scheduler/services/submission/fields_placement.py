@@ -18,6 +18,7 @@ from scheduler.services.submission.declaration import (
     declared,
     flag,
     integer,
+    kept_objects,
     rule,
     text,
     word,
@@ -150,23 +151,7 @@ TOLERATION: Final = Schema(Toleration, [equal_needs_a_key, exists_takes_no_value
 
 def read_tolerations(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     """A list of tolerations, in the form that the job's row keeps."""
-    return _read_each(inputs, name, TOLERATION, most=MAX_LABELS, fields="key, operator, value and effect")
-
-
-def _read_each(
-    inputs: Inputs, name: str, schema: Schema[Any], *, most: int, fields: str
-) -> list[dict[str, Any]]:
-    """A list of objects of one schema, in the form that the job's row keeps; `fields` is for the error."""
-    found: list[dict[str, Any]] = []
-    for number, item in enumerate(inputs.listing(name, most=most)):
-        at = f"{name}/{number}"
-        if not isinstance(item, Mapping):
-            inputs.wrong(at, f"Must be an object with {fields}.", code="not-an-object")
-            continue
-        read, one = schema.read(item, under=f"{inputs.under}{at}/")
-        inputs.problems += one.problems
-        found.append(read.kept())
-    return found
+    return kept_objects(inputs, name, TOLERATION, most=MAX_LABELS, has="key, operator, value and effect")
 
 
 # ---------------------------------------------------------------- node affinity
@@ -223,18 +208,14 @@ def _requirements(inputs: Inputs, term: Any, at: str) -> list[dict[str, Any]]:
         inputs.wrong(at, "Must be a list of requirements with key, operator and values.", code="not-a-list")
         return []
     if len(items) > MAX_TERMS:
-        inputs.wrong(at, f"Has {len(items)}.{MAX_TERMS} characters; the maximum is ", code="too-many")
+        inputs.wrong(at, f"Has {len(items)} requirements; the maximum is {MAX_TERMS}.", code="too-many")
         return []
     return [_requirement(inputs, item, f"{at}/{number}") for number, item in enumerate(items)]
 
 
 def _requirement(inputs: Inputs, item: Any, at: str) -> dict[str, Any]:
-    if not isinstance(item, Mapping):
-        inputs.wrong(at, "Must be an object with key, operator and values.", code="not-an-object")
-        return {}
-    requirement, one = REQUIREMENT.read(item, under=f"{inputs.under}{at}/")
-    inputs.problems += one.problems
-    return requirement.kept()
+    requirement = REQUIREMENT.item(inputs, item, at, has="key, operator and values")
+    return {} if requirement is None else requirement.kept()
 
 
 def _of_a_preference(inputs: Inputs, name: str) -> list[dict[str, Any]]:
@@ -251,17 +232,12 @@ class Preference:
         most=MAX_TERMS, help="All of them.",
     )  # fmt: skip
 
+    def kept(self) -> dict[str, Any]:
+        """The form that the job's row keeps."""
+        return {"weight": self.weight, "requirements": self.requirements}
+
 
 PREFERENCE: Final = Schema(Preference)
-
-
-def _preference(inputs: Inputs, term: Any, at: str) -> dict[str, Any]:
-    if not isinstance(term, Mapping):
-        inputs.wrong(at, "Must be an object with weight and requirements.", code="not-an-object")
-        return {}
-    preference, one = PREFERENCE.read(term, under=f"{inputs.under}{at}/")
-    inputs.problems += one.problems
-    return {"weight": preference.weight, "requirements": preference.requirements}
 
 
 def _required(inputs: Inputs, name: str) -> list[list[dict[str, Any]]]:
@@ -272,10 +248,7 @@ def _required(inputs: Inputs, name: str) -> list[list[dict[str, Any]]]:
 
 
 def _preferred(inputs: Inputs, name: str) -> list[dict[str, Any]]:
-    return [
-        _preference(inputs, term, f"{name}/{number}")
-        for number, term in enumerate(inputs.listing(name, most=MAX_TERMS))
-    ]
+    return kept_objects(inputs, name, PREFERENCE, most=MAX_TERMS, has="weight and requirements")
 
 
 # ---------------------------------------------------------------- affinity to other jobs
@@ -365,7 +338,7 @@ JOB_TERM: Final = Schema(JobTerm, [near_or_apart])
 
 def read_job_terms(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     """A list of terms about other jobs, in the form that the job's row keeps."""
-    return _read_each(inputs, name, JOB_TERM, most=MAX_TERMS, fields="near or apart, and topology_key")
+    return kept_objects(inputs, name, JOB_TERM, most=MAX_TERMS, has="near or apart, and topology_key")
 
 
 # ---------------------------------------------------------------- spread of the job's own tasks

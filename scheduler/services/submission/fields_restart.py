@@ -25,27 +25,11 @@ from scheduler.services.submission.declaration import (
     declared,
     duration,
     integer,
+    kept_objects,
     rule,
     text,
 )
 from scheduler.services.submission.fields import Inputs
-
-
-def _read_objects(
-    inputs: Inputs, name: str, *, schema: Schema[Any], most: int, has: str
-) -> list[dict[str, Any]]:
-    """A list of up to `most` objects of a schema, in the form that the job's row keeps; each has at least `has`."""
-    found: list[dict[str, Any]] = []
-    for number, item in enumerate(inputs.listing(name, most=most)):
-        at = f"{name}/{number}"
-        if not isinstance(item, Mapping):
-            inputs.wrong(at, f"Must be an object with {has}.", code="not-an-object")
-            continue
-        read, one = schema.read(item, under=f"{inputs.under}{at}/")
-        inputs.problems += one.problems
-        found.append(read.kept())
-    return found
-
 
 MAX_RULES: Final = 64
 MAX_WORDS: Final = 64
@@ -112,7 +96,7 @@ RESTART_RULE: Final = Schema(RestartRuleAsked, [a_rule_names_failures, a_rule_ha
 
 def read_restart_rules(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     """A list of restart rules, in the form that the job's row keeps."""
-    return _read_objects(inputs, name, schema=RESTART_RULE, most=MAX_RULES, has="on and action")
+    return kept_objects(inputs, name, RESTART_RULE, most=MAX_RULES, has="on and action")
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -319,4 +303,4 @@ PROBE: Final = Schema(
 
 def read_probes(inputs: Inputs, name: str) -> list[dict[str, Any]]:
     """A list of probes, in the form that the job's row keeps."""
-    return _read_objects(inputs, name, schema=PROBE, most=MAX_PROBES, has="kind")
+    return kept_objects(inputs, name, PROBE, most=MAX_PROBES, has="kind")

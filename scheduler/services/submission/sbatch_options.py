@@ -116,9 +116,7 @@ def _nodes(found: Directives, value: str) -> str | None:
     found.fill("nodes", _count(least))
     if dash and _count(most) < found.fields["nodes"]:
         raise BadValue(f"{value[:40]!r} has its lower number second")
-    return (
-        f"A job has one size; {least} nodes characters; the maximum is " if dash and most != least else None
-    )
+    return f"A job has one size; this one requests {least} nodes." if dash and most != least else None
 
 
 def _gres(found: Directives, value: str) -> str | None:

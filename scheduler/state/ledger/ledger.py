@@ -18,6 +18,7 @@ from quotas.core.ledger import Entry, Kind
 from quotas.core.periods import cut
 from quotas.core.pricing import Price, Rates, cost_micros
 from scheduler.core.plan import Start
+from scheduler.outbox import JobOwner
 from scheduler.state.db.query import Answer, Batch, fetch
 from scheduler.state.db.sql import Statement, int_array, text_array, text_item
 from scheduler.state.ledger.ledger_sql import (
@@ -105,17 +106,8 @@ def rates_of(start: Start, model_of: Mapping[int, str]) -> list[Rates]:
     return [amounts.rates(model) for model, amounts in found.items()]
 
 
-class StartedJob(Protocol):
+class StartedJob(JobOwner, Protocol):
     """A job that a plan starts, with its new attempt."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def user_id(self) -> int: ...
-
-    @property
-    def project_id(self) -> int: ...
 
     @property
     def attempt_id(self) -> int: ...

@@ -64,21 +64,9 @@ _RUNNING: Final = "held.released_at IS NULL"
 _ALL: Final = "(held.released_at IS NULL OR extract(epoch FROM held.released_at)::float8 > rule.edge)"
 
 
-class HeldRow(NamedTuple):
-    """A task's resources over a span of time, which has ended; negative while it was suspended."""
-
-    project_id: int
-    user_id: int
-    start: float
-    end: float
-    gpus: float
-    cores: float
-    memory_gib: float
-
-
 #: With the time in which CPUs were released by a suspension taken off again.
 _ENDED: Final = RowQuery(
-    HeldRow,
+    Held,
     {
         "project_id": "span.project_id",
         "user_id": "span.user_id",
@@ -150,8 +138,7 @@ class HeldShares:
         with connection.cursor() as cursor:
             cursor.execute(_ENDED.sql(), [since, since])
             while rows := cursor.fetchmany(5000):
-                for row in _ENDED.read(rows):
-                    yield Held(**row._asdict())
+                yield from _ENDED.read(rows)
 
     def capacity(self) -> Mapping[str, float]:
         (site,) = fetch(_CAPACITY)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
+from functools import partial
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from accounts.models import AuditEvent, Membership, Project
 from accounts.services import projects
 from infra.errors import Conflict, InvalidInput, MusterError, NotAllowed, NotFound
+from tests.support.at_once import at_once
 from tests.support.factories import (
     AdminFactory,
     MembershipFactory,
@@ -156,26 +156,14 @@ def test_anybody_may_leave_but_the_only_lead_may_not() -> None:
 def test_two_leads_leaving_at_once_leave_one() -> None:
     cast = the_cast()
     Membership.objects.filter(user=cast.owner).update(role="lead")
-    leads = [cast.lead, cast.owner]
-    barrier, refused = threading.Barrier(2), []
+    memberships = [Membership.objects.get(user=person) for person in (cast.lead, cast.owner)]
 
-    def leave(person) -> None:
-        try:
-            membership = Membership.objects.get(user=person)
-            barrier.wait(10)
-            projects.remove_member(membership=membership, by=person)
-        except Conflict as error:
-            refused.append(error)
-        finally:
-            connection.close()
+    left = at_once(
+        *[partial(projects.remove_member, membership=one, by=one.user) for one in memberships],
+        refusals=Conflict,
+    )
 
-    threads = [threading.Thread(target=leave, args=(person,)) for person in leads]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(refused) == 1
+    assert sum(isinstance(one, Conflict) for one in left) == 1
     assert Membership.objects.filter(project=cast.project, role="lead").count() == 1
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 from django.test import Client, override_settings
 from django.urls import reverse
 
-from accounts.models import ApiToken, AuditCheck, AuditEvent, Membership, User
+from accounts.models import ApiToken, AuditCheck, AuditEvent, Membership
 from accounts.services.tokens import authenticate_token
 from tests.support.factories import PASSWORD, Cast, UserFactory, the_cast
 
@@ -17,15 +16,6 @@ from tests.support.factories import PASSWORD, Cast, UserFactory, the_cast
 @pytest.fixture
 def cast(db: None) -> Cast:
     return the_cast()
-
-
-@pytest.fixture
-def as_user(client: Client) -> Callable[[User], Client]:
-    def sign_in(user: User) -> Client:
-        client.force_login(user, backend="accounts.backends.PasswordBackend")
-        return client
-
-    return sign_in
 
 
 # ---------------------------------------------------------------- sign-in

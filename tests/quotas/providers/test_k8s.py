@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from quotas.providers.registry import provider
 from quotas.services.exchange import due_projects, exchange
 from quotas.services.project_quota import set_quota
 from quotas.services.providers import exchange_due, repair_provider
+from tests.support.at_once import at_once
 from tests.support.factories import (
     MembershipFactory,
     OperatorFactory,
@@ -333,19 +334,8 @@ def test_no_transaction_is_open_while_the_network_is_asked(api: K8sApi, project,
 @pytest.mark.django_db(transaction=True)
 def test_of_many_at_once_one_exchanges(api: K8sApi, project) -> None:
     api.seconds = 0.15
-    results: list[object] = []
 
-    def run() -> None:
-        try:
-            results.append(exchange(project.pk))
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = at_once(*[partial(exchange, project.pk)] * 4)
 
     assert sum(result is not None for result in results) == 1
     assert [method for method, _ in api.requests] == ["GET", "POST", "GET"]

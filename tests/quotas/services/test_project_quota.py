@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from functools import partial
 
 import pgtrigger
 import pytest
@@ -19,6 +19,7 @@ from quotas.core.resources import Resources
 from quotas.models import Quota, QuotaResource
 from quotas.providers.registry import provider, quota_sheet
 from quotas.services.project_quota import drifting_projects, set_quota, sync_quota
+from tests.support.at_once import at_once
 from tests.support.factories import (
     AllocationFactory,
     AttemptFactory,
@@ -184,31 +185,20 @@ def test_the_second_of_two_editors_is_told_what_is_there_now() -> None:
 def test_of_many_editors_who_saw_the_same_exactly_one_wins() -> None:
     operator, project = OperatorFactory(), ProjectFactory()
     seen = quota_sheet(project).generation
-    barrier, outcomes = threading.Barrier(6), []
 
-    def edit(hard: int) -> None:
-        try:
-            barrier.wait(10)
-            set_quota(
-                project=project,
-                changes={"cpu_millis": {"hard": hard}},
-                by=operator,
-                reason="race",
-                expected_generation=seen,
-            )
-            outcomes.append(hard)
-        except Conflict:
-            outcomes.append(None)
-        finally:
-            connection.close()
+    def edit(hard: int) -> int:
+        set_quota(
+            project=project,
+            changes={"cpu_millis": {"hard": hard}},
+            by=operator,
+            reason="race",
+            expected_generation=seen,
+        )
+        return hard
 
-    threads = [threading.Thread(target=edit, args=(n + 1,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    outcomes = at_once(*[partial(edit, number + 1) for number in range(6)], refusals=Conflict)
 
-    winners = [hard for hard in outcomes if hard is not None]
+    winners = [hard for hard in outcomes if isinstance(hard, int)]
     assert len(outcomes) == 6
     assert len(winners) == 1
     assert Quota.objects.get(project=project, resource="cpu_millis").hard == winners[0]
@@ -355,25 +345,14 @@ def test_what_is_kept_back_for_others_is_not_given_away() -> None:
 def test_at_the_edge_of_a_quota_exactly_as_many_start_as_fit() -> None:
     project = ProjectFactory()
     line = QuotaFactory(project=project, resource="gpu_millis", hard=5000)
-    barrier, started = threading.Barrier(12), []
 
     def start() -> None:
-        try:
-            barrier.wait(20)
-            with suppress(Conflict):
-                provider("local").allocate_quota(project.pk, Resources(gpus=1))
-                started.append(1)
-        finally:
-            connection.close()
+        provider("local").allocate_quota(project.pk, Resources(gpus=1))
 
-    threads = [threading.Thread(target=start) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    outcomes = at_once(*[start] * 12, refusals=Conflict)
 
     line.refresh_from_db()
-    assert (len(started), line.used) == (5, 5000)
+    assert (outcomes.count(None), line.used) == (5, 5000)
 
 
 def test_a_provider_that_is_not_there_is_named_with_those_that_are() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 
-from benchmarks.core import a_cluster
+from benchmarks.core.cycles import a_cluster
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from django.db import IntegrityError, transaction
 
-from infra.errors import MusterError
 from quotas.core.resources import Resources
 from scheduler.api.serializers import row_of
 from scheduler.core.qos import Qos
 from scheduler.services.planning.job_preview import preview_job
-from scheduler.services.submission.job_spec import JobSpec
-from scheduler.services.submission.parse_request import parse_job
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web import forms
-from tests.scheduler.portal import Portal, a_portal
+from tests.scheduler.portal import Portal, a_portal, problems, read
 from tests.support.roles import had_asked
 
 pytestmark = pytest.mark.django_db
@@ -25,16 +20,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def portal(db: None) -> Portal:
     return a_portal()
-
-
-def read(portal: Portal, **payload: Any) -> JobSpec:
-    return parse_job({"command": "true", **payload}, by=portal.cast.owner)
-
-
-def problems(portal: Portal, **payload: Any) -> dict[str, str]:
-    with pytest.raises(MusterError) as refused:
-        read(portal, **payload)
-    return {problem.field: problem.code for problem in refused.value.problems}
 
 
 def test_a_limit_without_a_request_is_the_request_too(portal: Portal) -> None:

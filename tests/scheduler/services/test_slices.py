@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from infra.errors import MusterError
 from quotas.core.gpu_models import model_matches, read_slice, share_of, slice_of, suits
 from quotas.services.impact import Whose
 from scheduler import metrics
@@ -23,7 +22,7 @@ from scheduler.services.submission.parse_request import parse_job
 from scheduler.state.load.share_usage import HeldShares
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web.reads import gpu_supply
-from tests.scheduler.portal import Portal, a_portal
+from tests.scheduler.portal import Portal, a_portal, problems
 from tests.support.roles import as_owner
 
 
@@ -85,15 +84,10 @@ def test_a_node_counts_its_slices_for_what_they_are(portal: Portal) -> None:
 
 @pytest.mark.django_db
 def test_what_makes_no_sense_with_a_slice_is_refused(portal: Portal) -> None:
-    def problems(**payload: Any) -> dict[str, str]:
-        with pytest.raises(MusterError) as refused:
-            parse_job({"command": "true", **payload}, by=portal.cast.owner)
-        return {problem.field: problem.code for problem in refused.value.problems}
-
-    assert problems(gpu_slice="half") == {"gpu_slice": "unreadable"}
-    assert problems(gpu_slice="1g.10gb", gpu_count=2) == {"gpu_count": "inconsistent"}
-    assert problems(gpu_slice="1g.10gb", gpu_share=0.5) == {"gpu_share": "one-of"}
-    assert problems(gpu_slice="7g.80gb") == {"gpu_count": "can-never-fit"}
+    assert problems(portal, gpu_slice="half") == {"gpu_slice": "unreadable"}
+    assert problems(portal, gpu_slice="1g.10gb", gpu_count=2) == {"gpu_count": "inconsistent"}
+    assert problems(portal, gpu_slice="1g.10gb", gpu_share=0.5) == {"gpu_share": "one-of"}
+    assert problems(portal, gpu_slice="7g.80gb") == {"gpu_count": "can-never-fit"}
     spec = parse_job({"command": "true", "gpu_type": "H100 MIG 3g.40gb"}, by=portal.cast.owner)
     assert (spec.gpu_model, spec.gpu_slice, spec.per_task.gpu_millis) == ("H100", "3g.40gb", 428)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.test import Client
 
-from accounts.models import User
 from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.models import Device, Job
 from tests.support.factories import (
@@ -52,15 +49,6 @@ def world(db: None) -> SimpleNamespace:
     return SimpleNamespace(
         cast=cast, cluster=cluster, partition=partition, queue=queue, plain=plain, gpu=gpu, job=job
     )
-
-
-@pytest.fixture
-def as_user(client: Client) -> Callable[[User], Client]:
-    def sign_in(user: User) -> Client:
-        client.force_login(user, backend="accounts.backends.PasswordBackend")
-        return client
-
-    return sign_in
 
 
 def a_running_job(world: SimpleNamespace, **fields: Any) -> Job:

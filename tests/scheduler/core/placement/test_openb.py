@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks import openb
+from benchmarks.replays import openb
 from tests.support.traces import trace
 
 

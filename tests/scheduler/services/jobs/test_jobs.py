@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from accounts.models import AuditEvent, User
@@ -23,6 +22,7 @@ from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, req
 from scheduler.state.lifecycle.dependencies import resolve_dependants
 from scheduler.state.lifecycle.transitions import move_job
 from tests.scheduler.portal import Portal, a_portal, submit_many
+from tests.support.at_once import at_once
 from tests.support.factories import AllocationFactory, AttemptFactory
 
 pytestmark = pytest.mark.django_db
@@ -408,20 +408,8 @@ def test_only_a_job_that_has_nodes_is_requeued(portal: Portal) -> None:
 
 
 def all_at_once(count: int, do: Callable[[int], Any]) -> list[Any]:
-    """Run in real threads with connections of their own; answers what each returned or raised."""
-    gate = threading.Barrier(count)
-
-    def run(number: int) -> Any:
-        gate.wait()
-        try:
-            return do(number)
-        except MusterError as error:
-            return error
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(run, range(count)))
+    """What each number led to: what was returned, or the refusal."""
+    return at_once(*[partial(do, number) for number in range(count)], refusals=MusterError)
 
 
 @pytest.mark.django_db(transaction=True)

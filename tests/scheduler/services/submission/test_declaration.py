@@ -29,9 +29,9 @@ from scheduler.services.submission.declaration import (
 )
 from scheduler.services.submission.fields import Inputs
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE, FIELDS, JOB, JobSpec
-from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns, parse_job
+from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
 from scheduler.web import forms
-from tests.scheduler.portal import Portal, a_portal
+from tests.scheduler.portal import Portal, a_portal, read
 
 REFERENCE: Final = Path(__file__).resolve().parents[4] / "docs" / "reference"
 ALL: Final = [pytest.param(field, id=field.name) for field in JOB.fields]
@@ -49,10 +49,6 @@ def described() -> dict[str, Any]:
     whole = yaml.safe_load((REFERENCE / "openapi.yaml").read_text())
     properties: dict[str, Any] = whole["components"]["schemas"]["JobRequestRequest"]["properties"]
     return properties
-
-
-def read(portal: Portal, **payload: Any) -> JobSpec:
-    return parse_job({"command": "true", **payload}, by=portal.cast.owner)
 
 
 def problems(portal: Portal, **payload: Any) -> list[str]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
 import pytest
-from django.db import connections
 
 from infra.errors import Conflict, InvalidInput
 from scheduler.models import IdempotencyKey, Job
 from scheduler.services.submission.idempotency import Answer, do_once, request_hash
 from tests.scheduler.portal import Portal, a_portal
+from tests.support.at_once import at_once
 
 pytestmark = pytest.mark.django_db
 
@@ -76,19 +72,8 @@ def test_a_key_is_short_visible_ascii(portal: Portal, key: str) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_t16_fifty_threads_with_one_key_make_one_job() -> None:
     portal = a_portal()
-    gate = threading.Barrier(50)
 
-    def run(_: int) -> Any:
-        gate.wait()
-        try:
-            return submit(portal, "the-key")
-        except Conflict as error:
-            return error
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(50) as pool:
-        results = list(pool.map(run, range(50)))
+    results = at_once(*[lambda: submit(portal, "the-key")] * 50, refusals=Conflict)
 
     job = Job.objects.get()
     answers = [result for result in results if isinstance(result, Answer)]

@@ -14,9 +14,9 @@ from infra.errors import InvalidInput, MusterError, NotAllowed
 from quotas.core.resources import Resources
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Node, Queue
-from scheduler.services.submission.job_spec import FIELDS, JobSpec
+from scheduler.services.submission.job_spec import FIELDS
 from scheduler.services.submission.parse_request import parse_job
-from tests.scheduler.portal import Portal, a_portal
+from tests.scheduler.portal import Portal, a_portal, problems, read
 from tests.support.factories import (
     JobFactory,
     NodeFactory,
@@ -33,17 +33,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def portal(db: None) -> Portal:
     return a_portal()
-
-
-def read(portal: Portal, **payload: Any) -> JobSpec:
-    return parse_job({"command": "true", **payload}, by=portal.cast.owner)
-
-
-def problems(portal: Portal, **payload: Any) -> dict[str, str]:
-    """Field -> code of everything that is wrong with a request."""
-    with pytest.raises(MusterError) as refused:
-        read(portal, **payload)
-    return {problem.field: problem.code for problem in refused.value.problems}
 
 
 def message(portal: Portal, **payload: Any) -> str:
@@ -155,6 +144,25 @@ def test_what_makes_no_sense_is_refused_by_the_name_of_its_field(
     found = problems(portal, **wrong)
 
     assert {field.partition("/")[0] for field in found} == set(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"affinity": {"required": [[{"key": "a", "operator": "Exists"}] * 17]}},
+         "Has 17 requirements; the maximum is 16."),
+        ({"depends_on": [{"of": list(range(1, 202))}]}, "Has 201 entries; the maximum is 200."),
+        ({"depends_on": [{"of": list(range(1, 102))}] * 2}, "Names 202 jobs; the maximum is 200."),
+        ({"affinity": {"preferred": [7]}}, "Must be an object with weight and requirements."),
+        ({"tolerations": [7]}, "Must be an object with key, operator, value and effect."),
+        ({"probes": [7]}, "Must be an object with kind."),
+    ],
+)  # fmt: skip
+def test_a_list_that_is_wrong_says_what_it_may_be(portal: Portal, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read(portal, **wrong)
+
+    assert says in [problem.message for problem in refused.value.problems]
 
 
 @pytest.mark.parametrize(

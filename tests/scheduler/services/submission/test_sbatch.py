@@ -162,6 +162,13 @@ def test_what_has_no_effect_is_listed_with_its_line_and_text() -> None:
     ]
 
 
+def test_of_a_range_of_nodes_the_least_is_requested_and_the_answer_says_so() -> None:
+    payload, notes = parse_sbatch("#!/bin/bash\n#SBATCH --nodes=2-4\n#SBATCH --nodes=3-3\n")
+
+    assert payload["nodes"] == 3
+    assert [note.reason for note in notes] == ["A job has one size; this one requests 2 nodes."]
+
+
 def test_output_files_and_their_mode() -> None:
     found = read("-o logs/%x-%j.out", "--error=%j.err", "--open-mode=a")
 

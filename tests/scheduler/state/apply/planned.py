@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Plan
@@ -44,28 +42,3 @@ def a_context(world: SmallWorld, loaded: Loaded, lease: HeldLease) -> ApplyConte
 
 def refused(outcome: Applied) -> dict[int, str]:
     return {refusal.job: refusal.code for refusal in outcome.refused}
-
-
-def at_once(*calls: Callable[[], object]) -> list[object]:
-    """Run these at the same moment, each with a connection of its own; raises what any of them raised."""
-    gate = threading.Barrier(len(calls))
-    results: list[object] = [None] * len(calls)
-
-    def run(number: int, call: Callable[[], object]) -> None:
-        try:
-            gate.wait()
-            results[number] = call()
-        except Exception as error:
-            results[number] = error
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run, args=(n, call)) for n, call in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    return results

@@ -32,9 +32,9 @@ from scheduler.state.lease import leases
 from scheduler.state.lease.leases import HeldLease
 from scheduler.state.load import snapshots
 from tests.backends.conftest import FakeBench
-from tests.scheduler.state.apply.planned import at_once
 from tests.scheduler.state.small import a_queue
 from tests.support.agents import World
+from tests.support.at_once import at_once
 from tests.support.factories import (
     MembershipFactory,
     OperatorFactory,

@@ -29,8 +29,9 @@ from scheduler.state.load import snapshots
 from scheduler.state.load.snapshots import Loaded
 from scheduler.state.settle import settle
 from scheduler.state.settle.settle import end_attempt
-from tests.scheduler.state.apply.planned import a_lease, applied, at_once, refused, seen_and_planned
+from tests.scheduler.state.apply.planned import a_lease, applied, refused, seen_and_planned
 from tests.scheduler.state.small import SmallWorld, a_queue, broken_invariants
+from tests.support.at_once import at_once
 from tests.support.factories import OperatorFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)

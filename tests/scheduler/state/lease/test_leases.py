@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from functools import partial
 
 import pytest
 from django.db import connection, transaction
@@ -16,6 +16,7 @@ from scheduler.models import Lease
 from scheduler.state.lease import leases
 from scheduler.state.lease.lease_holder import is_gone, new_holder
 from scheduler.state.lease.leases import MARGIN_SECONDS, LeaseLost
+from tests.support.at_once import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -216,23 +217,13 @@ def test_of_many_who_find_a_killed_holder_one_takes_its_scope() -> None:
     with process:
         assert leases.acquire("cluster:1", holder=name, seconds=60) is not None
         process.kill()
-    tokens: list[int | None] = []
-    together = threading.Barrier(4)
 
-    def take_over(number: int) -> None:
-        together.wait()
-        try:
-            leases.end_if_gone("cluster:1")
-            lease = leases.acquire("cluster:1", holder=f"planner-{number}", seconds=60)
-            tokens.append(lease.token if lease else None)
-        finally:
-            connection.close()
+    def take_over(number: int) -> int | None:
+        leases.end_if_gone("cluster:1")
+        lease = leases.acquire("cluster:1", holder=f"planner-{number}", seconds=60)
+        return lease.token if lease else None
 
-    threads = [threading.Thread(target=take_over, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    tokens = at_once(*[partial(take_over, number) for number in range(4)])
 
     assert sorted(token for token in tokens if token) == [2]
     assert len(tokens) == 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.e2e import CPUS, NODES
-from benchmarks.portal import portal, until
+from benchmarks.portal.e2e import CPUS, NODES
+from benchmarks.portal.scratch_portal import portal, until
 from benchmarks.registry import Figures, benchmark
 
 ELEMENTS = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from benchmarks.portal import CPUS, NODES, Client, portal, until
+from benchmarks.portal.scratch_portal import CPUS, NODES, Client, portal, until
 from benchmarks.registry import Figures, benchmark
 
 #: One at a time on an idle cluster.

@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from benchmarks.portal import CPUS, NODES, Portal, portal
+from benchmarks.portal.scratch_portal import CPUS, NODES, Portal, portal
 from benchmarks.registry import Figures, NotMeasuredError, benchmark, note
 
 #: From the start of the last agent until everything that begins late has begun.

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import psutil
 
+from benchmarks import ROOT
 from benchmarks.registry import Figures, NotMeasuredError, benchmark, note
 from scheduler.agent import processes
 from scheduler.agent.agent import LOG_SECONDS
@@ -30,7 +31,6 @@ from scheduler.agent.shim_link import ShimLink
 from scheduler.agent.tasks.task_table import TaskTable
 from scheduler.agent.tasks.usage import UsageSampler
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 #: Tasks that run at a time, and tasks of `true` one after another.
 RUNNING: Final = 500
 STARTS: Final = 1000

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
+from benchmarks import ROOT
 from benchmarks.registry import NotMeasuredError
-
-ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 class NoTracesError(NotMeasuredError, LookupError):

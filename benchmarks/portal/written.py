@@ -8,8 +8,8 @@ from typing import Final
 
 import psycopg
 
-from benchmarks.e2e import together
-from benchmarks.portal import CPUS, NODES, Portal, portal
+from benchmarks.portal.e2e import together
+from benchmarks.portal.scratch_portal import CPUS, NODES, Portal, portal
 from benchmarks.registry import Figures, NotMeasuredError, benchmark, note
 
 JOBS, REPEATS = 1000, 3

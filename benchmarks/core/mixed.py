@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.core import CASES, a_cluster, filled
-from benchmarks.explaining import CLASSES
+from benchmarks.core.cycles import CASES, a_cluster, filled
+from benchmarks.core.explaining import CLASSES
 from benchmarks.registry import Figures, benchmark, median_cpu_ms
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.cycle import plan_cycle

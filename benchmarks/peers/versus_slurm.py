@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.e2e import TOGETHER, together
-from benchmarks.portal import CPUS, NODES, portal, until
+from benchmarks.portal.e2e import TOGETHER, together
+from benchmarks.portal.scratch_portal import CPUS, NODES, portal, until
 from benchmarks.registry import Figures, NotMeasuredError, benchmark
 from tests.backends.slurm.server import PEOPLE, SlurmServer, SlurmUnavailable, missing
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from benchmarks.e2e import CPUS, NODES, TOGETHER, together
-from benchmarks.portal import Portal, portal, until
+from benchmarks.portal.e2e import CPUS, NODES, TOGETHER, together
+from benchmarks.portal.scratch_portal import Portal, portal, until
 from benchmarks.registry import Figures, benchmark
 from infra.machine.freed_memory import keep_freed_memory
 

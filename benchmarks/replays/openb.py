@@ -11,38 +11,27 @@ import csv
 import gzip
 import random
 import statistics
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from benchmarks.registry import Figures, benchmark
-from benchmarks.traces import trace_folder
+from benchmarks.replays.traces import trace_folder
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable, RequestClass, request_class
 from scheduler.core.snapshot.snapshot import (
-    DeviceColumns,
-    NodeColumns,
     PendingColumns,
     ProjectColumns,
     QueueColumns,
     Snapshot,
 )
+from scheduler.simulator.openb import Machine, columns_of
 
 DEMAND_PCT: Final = 130
 SEEDS: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    name: str
-    cpu_millis: int
-    memory_mib: int
-    gpus: int
-    model: str
 
 
 @lru_cache
@@ -96,21 +85,11 @@ def a_snapshot(fleet: list[Machine], tasks: list[RequestClass]) -> Snapshot:
     """The empty cluster with all tasks waiting, first come first."""
     table = ClassTable()
     numbers = [table.intern(task) for task in tasks]
-    owners = [row for row, machine in enumerate(fleet) for _ in range(machine.gpus)]
+    nodes, devices = columns_of(fleet)
     return Snapshot.build(
         now_ms=1_000_000,
-        nodes=NodeColumns(
-            id=range(1, len(fleet) + 1),
-            name=[machine.name for machine in fleet],
-            cpu_millis=[machine.cpu_millis for machine in fleet],
-            memory_mib=[machine.memory_mib for machine in fleet],
-        ),
-        devices=DeviceColumns(
-            id=range(1, len(owners) + 1),
-            node_id=[row + 1 for row in owners],
-            position=[place for machine in fleet for place in range(machine.gpus)],
-            model=[fleet[row].model for row in owners],
-        ),
+        nodes=nodes,
+        devices=devices,
         classes=table.classes,
         pending=PendingColumns(
             id=range(1, len(tasks) + 1),

@@ -9,8 +9,8 @@ import time
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from benchmarks.listing import people_and_jobs
-from benchmarks.portal import portal
+from benchmarks.portal.listing import people_and_jobs
+from benchmarks.portal.scratch_portal import portal
 from benchmarks.registry import Figures, benchmark, note
 
 REPEATS: Final = 10

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.conservative_reserved import replay_reserved
 from benchmarks.registry import Figures, benchmark
-from benchmarks.traces import trace_folder
+from benchmarks.replays.conservative_reserved import replay_reserved
+from benchmarks.replays.traces import trace_folder
 from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.simulator.pool_replay import EASY, Schedule, replay
 from scheduler.simulator.report import bounded_slowdown

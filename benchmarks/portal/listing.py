@@ -6,7 +6,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.portal import Client, portal
+from benchmarks.portal.scratch_portal import Client, portal
 from benchmarks.registry import Figures, benchmark
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.portal import Client, portal
+from benchmarks.portal.scratch_portal import Client, portal
 from benchmarks.registry import Figures, benchmark, median_ms
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import websockets
 
-from benchmarks.portal import portal
+from benchmarks.portal.scratch_portal import portal
 from benchmarks.registry import Figures, benchmark
 
 CLIENTS = 1000

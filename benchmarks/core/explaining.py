@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.core import a_cluster
+from benchmarks.core.cycles import a_cluster
 from benchmarks.registry import Figures, benchmark, median_cpu_ms
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy

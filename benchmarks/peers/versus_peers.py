@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.e2e import together
-from benchmarks.portal import CPUS, NODES, portal
+from benchmarks import ROOT
+from benchmarks.portal.e2e import together
+from benchmarks.portal.scratch_portal import CPUS, NODES, portal
 from benchmarks.registry import Figures, NotMeasuredError, benchmark, note
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 LOCK: Final = ROOT / "requirements-bench.txt"
 #: An environment of their own: what they need must not change what Muster is tested with.
 PEERS: Final = ROOT / "var" / "bench" / "peers"

@@ -1,0 +1,1 @@
+"""One node by itself, without a portal."""

@@ -1,0 +1,1 @@
+"""Published logs and experiments replayed by the simulator, against the figures that were published of them."""
