@@ -22,6 +22,7 @@ from scheduler.services.moves.fates import RUNS, Cost, cost_of, gpus_of, last_ch
 from scheduler.services.moves.places import moved_job
 from scheduler.services.moves.verbs import migrate_job, terms_of
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
+from scheduler.services.planning.profiles import leaving_out_failing
 from scheduler.services.submission.fields import Inputs
 from scheduler.simulator.fragmentation import Fragmentation
 from scheduler.state.load.snapshots import Loaded, load_snapshot
@@ -74,6 +75,10 @@ def propose_moves(*, cluster: Cluster, by: User) -> list[Proposal]:
     if not len(loaded.snapshot.pending):
         return []
     candidates = _candidates(cluster, loaded.snapshot)
+    return leaving_out_failing(loaded, lambda left: _proposals(left, candidates))
+
+
+def _proposals(loaded: Loaded, candidates: Sequence[tuple[Attempt, Node, Cost]]) -> list[Proposal]:
     policy = policy_for_backend(loaded.policy, loaded.backend)
     before = plan_moved(loaded.snapshot, policy, [], plugins=installed_plugins())
     now_start = {start.job_id for start in before.starts}
@@ -135,7 +140,7 @@ def _fragmented(loaded: Loaded, moved: MovedJob, own: Start) -> tuple[float | No
     measure = Fragmentation(snapshot)
     if not measure.is_measured:
         return None, None
-    empty = waiting_again(snapshot, loaded.policy, [moved])
+    empty = waiting_again(snapshot, loaded.policy, [moved], plugins=installed_plugins())
     devices = empty.devices.used_millis.copy()
     used = {name: getattr(empty.nodes, f"used_{name}").copy() for name in ("cpu_millis", "memory_mib")}
     for placement in own.placements:
