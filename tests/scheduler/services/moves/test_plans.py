@@ -97,6 +97,10 @@ def test_nodes_are_chosen_by_rack_and_labels(lab: Lab) -> None:
         ({}, "Required, or labels, rack or zone"),
         ({"rack": "none"}, "No node matches"),
         ({"nodes": ["n1", "x9"]}, "There is no node 'x9'. There is: n1, n2."),
+        (
+            {"nodes": ["n1"], "rack": "r7"},
+            "Not all conditions hold for 'n1': leave out the node, or a condition.",
+        ),
         ({"nodes": ["n\x001"]}, "at most 255 characters"),
         ({"labels": {"a": "\x00"}}, "at most 255 characters"),
         ({"nodes": ["n1"], "deadline": "soon"}, "is not a time"),
@@ -262,8 +266,13 @@ def test_chosen_moves_are_begun_and_the_others_say_why_not(lab: Lab) -> None:
         apply_moves(payload={"moves": moves}, by=lab.cast.owner)
     with pytest.raises(NotAllowed):
         propose_moves(cluster=lab.portal.cluster, by=lab.cast.lead)
-    with pytest.raises(InvalidInput):
-        apply_moves(payload={"moves": [1]}, by=lab.cast.operator)
+    for wrong, field in (
+        (1, "moves/0"), ({"job": str(small.uuid), "node": "n2"}, "moves/0/job"),
+        ({"job": 10**30, "node": "n2"}, "moves/0/job"), ({"job": 0, "node": "n2"}, "moves/0/job"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput) as refused:
+            apply_moves(payload={"moves": [wrong]}, by=lab.cast.operator)
+        assert [problem.field for problem in refused.value.problems] == [field]
 
 
 # ---------------------------------------------------------------- what changes or fails meanwhile
