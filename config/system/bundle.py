@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 from django.conf import settings
+from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 
 from accounts import permissions
@@ -23,6 +25,8 @@ from accounts.models import User
 from accounts.services import audit
 from config.system import facts
 from config.system.masking import site_masker
+
+log = structlog.get_logger(__name__)
 
 #: The end of each log, and the most logs.
 TAIL_BYTES: Final = 256 * 1024
@@ -46,7 +50,10 @@ and, in logs, of people and projects: read it before you send it.
 
 
 def make_bundle(*, by: User | None) -> tuple[str, bytes]:
-    """The archive (tar.gz) and its name; for site admins, or `by` None for who runs a command on the machine."""
+    """The archive (tar.gz) and its name; for site admins, or `by` None for who runs a command on the machine.
+
+    That one gets it without the database too; a person gets none that the audit trail does not have.
+    """
     if by is not None:
         permissions.require(by, "administer")
     now = timezone.now().astimezone(UTC)
@@ -57,9 +64,17 @@ def make_bundle(*, by: User | None) -> tuple[str, bytes]:
     with tarfile.open(fileobj=body, mode="w:gz", compresslevel=6) as archive:
         for path, text in _files(now, state):
             _add(archive, f"{name}/{path}", mask(text))
-    audit.record(
-        by=by, action="support.bundle", thing=audit.Thing("site", label=name), after={"bytes": body.tell()}
-    )
+    try:
+        audit.record(
+            by=by,
+            action="support.bundle",
+            thing=audit.Thing("site", label=name),
+            after={"bytes": body.tell()},
+        )
+    except (DatabaseError, InterfaceError) as error:
+        if by is not None:
+            raise
+        log.warning("bundle_not_in_audit_trail", bundle=name, error=str(error))
     return f"{name}.tar.gz", body.getvalue()
 
 

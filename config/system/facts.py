@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from typing import Any, Final
 
+import structlog
 from django.conf import settings
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
@@ -21,6 +22,8 @@ from infra.models import Circuit
 from scheduler.agent import OLDEST_PROTOCOL, PROTOCOL, VERSION
 from scheduler.models import Node
 from scheduler.state.records.policy_faults import open_faults
+
+log = structlog.get_logger(__name__)
 
 #: Of a bundle; older cycles are in the portal.
 MOST_CYCLES: Final = 200
@@ -95,8 +98,8 @@ def checks() -> dict[str, Any]:
     """The checks of /readyz, systems outside that failed lately, and what planning does without."""
     return {
         "checks": [asdict(check) for check in health.run_checks()],
-        "circuits": list(Circuit.objects.values()),
-        "policy_faults": [fault._asdict() for fault in open_faults()],
+        "circuits": _or_error(lambda: list(Circuit.objects.values())),
+        "policy_faults": _or_error(lambda: [fault._asdict() for fault in open_faults()]),
     }
 
 
@@ -158,18 +161,29 @@ def nodes() -> list[Mapping[str, Any]]:
 
 
 def parts() -> dict[str, Any]:
-    """Every part of a bundle but the logs, by the name of its file."""
+    """Every part of a bundle but the logs, by the name of its file; of one that cannot be read, the error."""
     now = timezone.now()
-    return {
-        "versions": {**versions(), "made_at": now.astimezone(UTC)},
-        "settings": settings_shown(),
-        "health": checks(),
-        "alarms": alarms(now),
-        "database": database(),
-        "migrations": migrations(),
-        "planning": planning(),
-        "nodes": nodes(),
+    made: dict[str, Callable[[], Any]] = {
+        "versions": lambda: {**versions(), "made_at": now.astimezone(UTC)},
+        "settings": settings_shown,
+        "health": checks,
+        "alarms": lambda: alarms(now),
+        "database": database,
+        "migrations": migrations,
+        "planning": planning,
+        "nodes": nodes,
     }
+    return {name: _or_error(make) for name, make in made.items()}
+
+
+def _or_error(make: Callable[[], Any]) -> Any:
+    # A bundle is wanted where something is broken, and that may be what a part reads.
+    try:
+        return make()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        log.warning("bundle_part_failed", error=text)
+        return {"error": text}
 
 
 def _rows(sql: str, parameters: list[Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from config.settings.declared import SETTINGS
 
@@ -17,6 +17,8 @@ MASK: Final = "[secret]"
 LEAST_LENGTH: Final = 6
 #: Files of a state folder that hold secrets are small.
 MOST_FILE_BYTES: Final = 64 * 1024
+#: Secrets that libraries read from the environment, not we.
+_ENVIRONMENT: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD")
 _PATTERNS: Final = (
     re.compile(r"\bmuster_(?:pat|agent|join)_[A-Za-z0-9_-]{4,200}"),
     re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]{4,200}"),
@@ -29,10 +31,14 @@ _PATTERNS: Final = (
 
 
 class Masker:
-    """Replaces each of these values, longest first, and what has the form of a token, key or password."""
+    """Replaces each of these values, longest first, and what has the form of a token, key or password.
+
+    A value is known as well in the forms in which JSON and addresses write it.
+    """
 
     def __init__(self, values: Iterable[str]) -> None:
-        known = sorted({value for value in values if len(value) >= LEAST_LENGTH}, key=len, reverse=True)
+        forms = {form for value in values if len(value) >= LEAST_LENGTH for form in _forms(value)}
+        known = sorted(forms, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
 
     def __call__(self, text: str) -> str:
@@ -41,6 +47,13 @@ class Masker:
         for pattern in _PATTERNS:
             text = pattern.sub(MASK, text)
         return text
+
+
+def _forms(value: str) -> Iterator[str]:
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield quote(value, safe="", errors="replace")
 
 
 def site_masker(settings: Any, state: Path | None) -> Masker:
@@ -53,6 +66,8 @@ def _of_settings(settings: Any) -> Iterator[str]:
         if setting.secret:
             yield from _texts(getattr(settings, setting.name, None))
             yield from _texts(os.environ.get(setting.name))
+    for name in _ENVIRONMENT:
+        yield os.environ.get(name, "")
     yield str(settings.SECRET_KEY)
     for database in settings.DATABASES.values():
         yield str(database.get("PASSWORD") or "")

@@ -34,8 +34,9 @@ class Mask:
             at = data.find(pattern)
             while at >= 0:
                 covered = bytearray(data) if covered is None else covered
-                covered[at : at + len(pattern)] = pattern.translate(_ASTERISKS)
-                at = data.find(pattern, at + 1)
+                end = _end_of_run(data, pattern, at)
+                covered[at:end] = data[at:end].translate(_ASTERISKS)
+                at = data.find(pattern, end - len(pattern) + 1)
         return data if covered is None else bytes(covered)
 
     def text(self, text: str) -> str:
@@ -74,6 +75,24 @@ def _patterns(value: str) -> Iterator[bytes]:
         for line in whole.splitlines():
             if len(line.strip().encode()) >= LEAST_BYTES:
                 yield line.strip().encode()
+
+
+def _end_of_run(data: bytes, pattern: bytes, at: int) -> int:
+    """The end of the pattern at this place, and of those that follow it at equal distances and overlap it.
+
+    Each further one is known by as many bytes as the distance is: a pattern that repeats itself may be there at each
+    byte, and comparing it whole each time would cost the product of both lengths.
+    """
+    end = at + len(pattern)
+    following = data.find(pattern, at + 1, end + len(pattern) - 1)
+    if following < 0:
+        return end
+    distance = following - at
+    unit = pattern[-distance:]
+    end += distance
+    while data.startswith(unit, end):
+        end += distance
+    return end
 
 
 def _overlap(data: bytes, pattern: bytes) -> int:

@@ -9,7 +9,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts import permissions
 from accounts.api.once import KEY
+from infra.api.rest import check_known
 from infra.errors import NotFound
 from scheduler.api.base import ApiView, body_of, once, person
 from scheduler.api.machines import NodeSerializer
@@ -163,7 +165,9 @@ class Drains(ApiView):
     @once
     def post(self, request: Request) -> Response:
         """Drain several nodes, by names, labels, rack or zone, or say what that would mean; for operators."""
-        return Response(drain_row(drains.drain(drains.read_drain(body_of(request)), by=person(request))))
+        by = person(request)
+        permissions.require(by, "operate")
+        return Response(drain_row(drains.drain(drains.read_drain(body_of(request)), by=by)))
 
 
 class ProposalSerializer(serializers.Serializer[Any]):
@@ -223,6 +227,7 @@ class Rebalance(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Moves of running jobs after which waiting jobs start at once, with their costs; changes nothing."""
+        check_known(request, "cluster")
         slug = request.query_params.get("cluster", "")
         clusters = Cluster.objects.order_by("id")
         cluster = (clusters.filter(slug=slug) if slug else clusters).first()

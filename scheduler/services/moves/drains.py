@@ -102,12 +102,7 @@ def _nodes(inputs: Inputs) -> list[Node]:
     named = _names(inputs)
     nodes = list(rows.select_related("cluster").order_by("cluster_id", "name")[: MOST_NODES + 1])
     if missing := sorted(set(named) - {node.name for node in nodes}):
-        known = ", ".join(Node.objects.order_by("name").values_list("name", flat=True)[:20]) or "none"
-        inputs.wrong(
-            "nodes",
-            f"There is no node {', '.join(map(repr, missing))[:120]}. There is: {known}.",
-            code="not-found",
-        )
+        inputs.wrong("nodes", _why_missing(missing), code="not-found")
     elif not nodes:
         inputs.wrong("nodes", "No node matches.", code="not-found")
     elif len(nodes) > MOST_NODES:
@@ -115,6 +110,16 @@ def _nodes(inputs: Inputs) -> list[Node]:
     elif len({node.cluster_id for node in nodes}) > 1:
         inputs.wrong("cluster", "Nodes of several clusters match; name the cluster.", code="inconsistent")
     return nodes
+
+
+def _why_missing(names: list[str]) -> str:
+    there = list(Node.objects.filter(name__in=names).order_by("name").values_list("name", flat=True)[:5])
+    if there:
+        return (
+            f"Not all conditions hold for {', '.join(map(repr, there))}: leave out the node, or a condition."
+        )
+    known = ", ".join(Node.objects.order_by("name").values_list("name", flat=True)[:20]) or "none"
+    return f"There is no node {', '.join(map(repr, names))[:120]}. There is: {known}."
 
 
 def _names(inputs: Inputs) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import structlog
 from django.db import transaction
@@ -53,12 +54,21 @@ _NO_CHECKPOINT: Final = ("job.checkpoint_missed", "job.checkpoint_refused", "job
 def drive() -> int:
     """Take the next step of every move and every drain with a deadline; answers how many were taken.
 
-    Safe to run at any time, and several times at once: each step locks its job and looks again.
+    Safe to run at any time, and several times at once: each step locks its job and looks again. A step that fails is
+    logged and taken again by the next run; the others do not wait for it.
     """
-    steps = sum(
-        map(_advance, JobMove.objects.filter(ended_at=None).order_by("pk").values_list("pk", flat=True))
-    )
+    open_ones = JobMove.objects.filter(ended_at=None).order_by("pk").values_list("pk", flat=True)
+    steps = sum(_taken(partial(_advance, number), move=number) for number in open_ones)
     return steps + _drive_drains(timezone.now())
+
+
+def _taken(step: Callable[[], int], **of: Any) -> int:
+    """How many steps were taken; 0 for one that fails."""
+    try:
+        return step()
+    except Exception:
+        log.exception("move_step_failed", **of)
+        return 0
 
 
 # ---------------------------------------------------------------- moves
@@ -165,8 +175,10 @@ def _drive_drains(now: datetime) -> int:
     steps = 0
     for nodes in clusters.values():
         due = [node for node in nodes if node.drain_deadline_at and node.drain_deadline_at <= now]
-        steps += sum(_leave(attempt, due, now) for attempt in attempts_on(due)) if due else 0
-        steps += _move_off([node for node in nodes if node not in due], nodes, now)
+        for attempt in attempts_on(due) if due else ():
+            steps += _taken(partial(_leave, attempt, due, now), job=attempt.job_id)
+        rest = [node for node in nodes if node not in due]
+        steps += _taken(partial(_move_off, rest, nodes, now), cluster=nodes[0].cluster_id)
     return steps
 
 

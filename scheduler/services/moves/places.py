@@ -9,6 +9,7 @@ from scheduler.core.whatif.moved import MovedJob, Place, places_of
 from scheduler.models import Job
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
 from scheduler.services.planning.hypothetical import hypothetical_of_row
+from scheduler.services.planning.profiles import leaving_out_failing
 from scheduler.state.load.snapshots import Loaded, load_snapshot
 
 #: Said of a job that has stopped running since it was looked at.
@@ -45,11 +46,14 @@ def find_places(
         return {}
     loaded = loaded or load_snapshot(cluster_id=cluster_id)
     there = set(loaded.snapshot.running.id.tolist())
-    found = places_of(
-        loaded.snapshot,
-        policy_for_backend(loaded.policy, loaded.backend),
-        [job for number, job in wanted.items() if number in there],
-        closed=closed,
-        plugins=installed_plugins(),
+    found = leaving_out_failing(
+        loaded,
+        lambda left: places_of(
+            left.snapshot,
+            policy_for_backend(left.policy, left.backend),
+            [job for number, job in wanted.items() if number in there],
+            closed=closed,
+            plugins=installed_plugins(),
+        ),
     )
     return {number: found.get(number, GONE) for number in wanted}

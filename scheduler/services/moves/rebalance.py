@@ -22,7 +22,8 @@ from scheduler.services.moves.fates import RUNS, Cost, cost_of, gpus_of, last_ch
 from scheduler.services.moves.places import moved_job
 from scheduler.services.moves.verbs import migrate_job, terms_of
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
-from scheduler.services.submission.fields import Inputs
+from scheduler.services.planning.profiles import leaving_out_failing
+from scheduler.services.submission.fields import Inputs, read_integer
 from scheduler.simulator.fragmentation import Fragmentation
 from scheduler.state.load.snapshots import Loaded, load_snapshot
 
@@ -74,6 +75,10 @@ def propose_moves(*, cluster: Cluster, by: User) -> list[Proposal]:
     if not len(loaded.snapshot.pending):
         return []
     candidates = _candidates(cluster, loaded.snapshot)
+    return leaving_out_failing(loaded, lambda left: _proposals(left, candidates))
+
+
+def _proposals(loaded: Loaded, candidates: Sequence[tuple[Attempt, Node, Cost]]) -> list[Proposal]:
     policy = policy_for_backend(loaded.policy, loaded.backend)
     before = plan_moved(loaded.snapshot, policy, [], plugins=installed_plugins())
     now_start = {start.job_id for start in before.starts}
@@ -135,7 +140,7 @@ def _fragmented(loaded: Loaded, moved: MovedJob, own: Start) -> tuple[float | No
     measure = Fragmentation(snapshot)
     if not measure.is_measured:
         return None, None
-    empty = waiting_again(snapshot, loaded.policy, [moved])
+    empty = waiting_again(snapshot, loaded.policy, [moved], plugins=installed_plugins())
     devices = empty.devices.used_millis.copy()
     used = {name: getattr(empty.nodes, f"used_{name}").copy() for name in ("cpu_millis", "memory_mib")}
     for placement in own.placements:
@@ -161,14 +166,15 @@ def apply_moves(*, payload: Mapping[str, Any], by: User) -> list[Applied]:
     for place, one in enumerate(wanted):
         if not isinstance(one, Mapping) or set(one) != {"job", "node"}:
             inputs.wrong(f"moves/{place}", "Must be an object with job and node.", code="not-an-object")
+        elif not 0 < (read_integer(one["job"]) or 0) < 2**63:
+            inputs.wrong(f"moves/{place}/job", "Must be the number of a job.", code="not-a-number")
     if not wanted and not inputs.problems:
         inputs.wrong("moves", "Required: the moves to apply.", code="required")
     inputs.finish("The moves cannot be applied")
-    return [_apply(str(one["job"])[:40], str(one["node"])[:120], by, reason) for one in wanted]
+    return [_apply(read_integer(one["job"]) or 0, str(one["node"])[:120], by, reason) for one in wanted]
 
 
-def _apply(ref: str, name: str, by: User, reason: str) -> Applied:
-    number = int(ref) if ref.isascii() and ref.isdecimal() and len(ref) < 19 else 0
+def _apply(number: int, name: str, by: User, reason: str) -> Applied:
     try:
         job, node = job_by_ref(by, number), node_by_ref(by, name)
         migrate_job(job=job, by=by, target=node, reason=reason, cause=MoveCause.REBALANCE)

@@ -67,6 +67,11 @@ def migrate_job(
                 project=job.project,
             )  # fmt: skip
     job.refresh_from_db()
+    if move is None and not is_moving(job):
+        raise Conflict(
+            message=f"Job {job.number} has changed while a place was looked for: it is {job.public_state} now.",
+            way_out="Look at the job, and try again if it runs.",
+        )
     return job
 
 

@@ -14,7 +14,8 @@ from django.views.decorators.http import require_POST, require_safe
 from accounts import permissions
 from accounts.models import User
 from accounts.web.pages import page, reader
-from infra.errors import MusterError
+from infra.archives import KINDS
+from infra.errors import InvalidInput, MusterError
 from infra.plain_text import reason_of
 from scheduler.models import Job, KeptResult
 from scheduler.selectors import job_by_ref
@@ -25,6 +26,8 @@ from scheduler.services.results.removal import remove_results
 
 #: Entries on the page; the list goes on in the API, and a download has all of them.
 MOST_SHOWN: Final = 200
+#: Folders that the page links to; of a job with more, attempt and task are typed in.
+MOST_FOLDERS: Final = 40
 #: Folders that have left and are still named.
 MOST_LEFT: Final = 20
 
@@ -37,7 +40,9 @@ def results_of(job: Job, user: User, request: HttpRequest) -> dict[str, Any]:
     chosen = _chosen(folders, request)
     context: dict[str, Any] = {
         "folders": folders,
+        "linked": folders[:MOST_FOLDERS],
         "chosen": chosen,
+        "no_such_folder": _is_asked(request) and (chosen is None or not _is_that(chosen, request)),
         "policy": policy_of(job.queue),
         "left": KeptResult.objects.filter(job=job, left_at__isnull=False).select_related("node")[:MOST_LEFT],
         "may_remove": any(one.kept for one in folders) and permissions.may(user, "remove_results", job),
@@ -59,11 +64,17 @@ def with_content(entries: list[FileEntry]) -> list[FileEntry]:
 
 
 def _chosen(folders: list[Folder], request: HttpRequest) -> Folder | None:
-    wanted = request.GET.get("attempt", ""), request.GET.get("rank", "")
-    for one in folders:
-        if wanted == (str(one.epoch), str(one.rank)):
-            return one
-    return folders[0] if folders else None
+    """The folder that the address names, else the first."""
+    first = folders[0] if folders else None
+    return next((one for one in folders if _is_that(one, request)), first)
+
+
+def _is_asked(request: HttpRequest) -> bool:
+    return bool(request.GET.get("attempt") or request.GET.get("rank"))
+
+
+def _is_that(folder: Folder, request: HttpRequest) -> bool:
+    return (request.GET.get("attempt"), request.GET.get("rank")) == (str(folder.epoch), str(folder.rank))
 
 
 def _folder(request: HttpRequest, number: int) -> Folder:
@@ -87,8 +98,11 @@ def file(request: HttpRequest, number: int) -> HttpResponseBase:
 
 
 def wanted_kind(request: HttpRequest) -> str:
-    """The kind of archive that a link asks for."""
-    return "zip" if request.GET.get("kind") == "zip" else "tar"
+    """The kind of archive that a link asks for; raises InvalidInput."""
+    kind = request.GET.get("kind") or KINDS[0]
+    if kind not in KINDS:
+        raise InvalidInput(f"Archives are {' or '.join(KINDS)}.", way_out="Use the buttons of the page.")
+    return kind
 
 
 @require_safe

@@ -6,15 +6,20 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 from django.test import Client
 
 from accounts.models import AuditEvent
+from accounts.services import audit
 from accounts.services.tokens import issue_token
 from config.settings.declared import SETTINGS
+from config.system import facts
 from config.system.bundle import TAIL_BYTES, make_bundle
 from config.system.masking import MASK, Masker
 from infra.errors import NotAllowed
@@ -100,6 +105,62 @@ def test_no_secret_of_the_site_is_in_it_though_a_log_has_them_all(
     assert files["log/web.log"].count(MASK) == len(secrets)
     assert files["log/web.log"].endswith("the last line")
     assert name.endswith(".tar.gz")
+
+
+def test_a_secret_is_known_however_a_log_writes_it(
+    cast: Cast, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, of_a_library = 'pä"ss\\word/77', "wJalrXUtnFEMI/K7MDENG+bPxRfi"
+    settings.MUSTER_STATE, settings.EMAIL_HOST_PASSWORD = str(tmp_path), secret
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", of_a_library)
+    (tmp_path / "log").mkdir()
+    lines = [
+        secret, json.dumps({"event": secret}), json.dumps({"event": secret}, ensure_ascii=False),
+        f"smtp://mail/?login={quote(secret, safe='')}", f"signed with {of_a_library}",
+    ]  # fmt: skip
+    (tmp_path / "log/beat.log").write_text("\n".join(lines))
+
+    text = files_of(make_bundle(by=cast.admin)[1])["log/beat.log"]
+
+    assert text.splitlines() == [
+        MASK, f'{{"event": "{MASK}"}}', f'{{"event": "{MASK}"}}', f"smtp://mail/?login={MASK}",
+        f"signed with {MASK}",
+    ]  # fmt: skip
+
+
+def test_a_part_that_cannot_be_read_says_so_and_the_others_are_there(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> None:
+        raise OperationalError("connection refused, password hunter-2-of-the-site")
+
+    monkeypatch.setattr(facts, "planning", away)
+    monkeypatch.setenv("PGPASSWORD", "hunter-2-of-the-site")
+
+    parts = files_of(make_bundle(by=cast.admin)[1])
+
+    error = f"OperationalError: connection refused, password {MASK}"
+    assert json.loads(parts["planning.json"]) == {"error": error}
+    assert "scheduler_job" in parts["database.json"]
+
+
+def test_without_the_database_the_command_still_writes_what_it_can(
+    cast: Cast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("the database does not answer")
+
+    for module, name in ((facts, "connection"), (audit, "record")):
+        monkeypatch.setattr(module, name, SimpleNamespace(cursor=away) if name == "connection" else away)
+
+    call_command("support_bundle", folder=tmp_path)
+
+    (file,) = tmp_path.glob("muster-support-*.tar.gz")
+    parts = files_of(file.read_bytes())
+    assert "does not answer" in json.loads(parts["database.json"])["error"]
+    assert json.loads(parts["settings.json"])["MUSTER_GRACE_SECONDS"]
+    with pytest.raises(OperationalError):  # a person gets none that the trail does not have
+        make_bundle(by=cast.admin)
 
 
 def test_nothing_of_the_inside_of_a_job_is_in_it(cast: Cast) -> None:

@@ -57,6 +57,8 @@ def start(become: Callable[[int], NoReturn]) -> tuple[int, bytes]:
     try:
         pid = os.fork()
     except OSError:
+        os.close(read_end)
+        os.close(write_end)
         return 0, b""
     if pid == 0:
         try:

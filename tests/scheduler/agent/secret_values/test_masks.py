@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import random
 import stat
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler.agent.secret_values.masks import Mask
 from scheduler.agent.secret_values.store import SecretStore
@@ -82,6 +85,40 @@ def test_what_may_be_the_beginning_of_a_value_waits_for_the_rest(tmp_path: Path)
         assert Mask([SECRET]).read(opened, 4, 100, ended=False) == b""
     finally:
         os.close(opened)
+
+
+def covered_slowly(data: bytes, pattern: bytes) -> bytes:
+    """Every place of the pattern, one after another."""
+    covered = bytearray(data)
+    for at in range(len(data)):
+        if data.startswith(pattern, at):
+            covered[at : at + len(pattern)] = pattern.translate(bytes([*range(10), 10, *[42] * 245]))
+    return bytes(covered)
+
+
+@given(
+    unit=st.text("ab\n", min_size=1, max_size=5),
+    times=st.integers(1, 9),
+    pieces=st.lists(st.text("ab\n", max_size=12), max_size=6),
+)
+def test_of_a_value_that_repeats_itself_every_place_is_masked(
+    unit: str, times: int, pieces: list[str]
+) -> None:
+    value = ("a" + unit * times + "bbbbbbbb")[:12].strip().ljust(8, "a").replace("\n", "b")
+    data = value[: len(unit)].join([*pieces, value * 2, value[:-1] + value]).encode()
+
+    assert Mask([value]).cover(data) == covered_slowly(data, value.encode())
+
+
+@pytest.mark.parametrize("unit", ["a", "ab", "abcdefgh" * 500])
+def test_a_long_value_that_repeats_itself_costs_no_more_than_its_output_is_long(unit: str) -> None:
+    """It was 17 s for a quarter of a MiB: the output of every other task of the node waited for that."""
+    value = (unit * (32_768 // len(unit) + 1))[:32_768]
+    data = (unit * (262_144 // len(unit) + 1))[:262_144].encode()
+    mask, began = Mask([value]), time.process_time()
+
+    assert mask.cover(data) == b"*" * len(data)
+    assert time.process_time() - began < 2
 
 
 def test_the_lines_of_a_key_are_masked_and_line_breaks_stay() -> None:

@@ -17,6 +17,7 @@ from scheduler.agent.isolation.means import OWN_NAMESPACES, Means
 from scheduler.agent.isolation.namespaces import View
 from scheduler.agent.protocol import NEVER_BEGAN, TaskOrder
 from scheduler.agent.shim import guard
+from scheduler.agent.shim.forks import first_task
 from scheduler.agent.shim.forks.server import ForkServer, ForkServerLost
 from scheduler.agent.shim.guard_status import StatusFiles, StatusWriter
 from scheduler.agent.shim.shim import Shim
@@ -208,3 +209,15 @@ def test_the_time_that_a_guard_needs_to_start_a_task_is_not_the_tasks() -> None:
     usage._cpu_seconds = 1.0
     usage.without(0.25)
     assert usage.as_line()["cpu_ms"] == 750
+
+
+def test_a_task_that_cannot_be_forked_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process() -> int:
+        raise BlockingIOError(errno.EAGAIN, "too many processes")
+
+    monkeypatch.setattr(os, "fork", no_process)
+    before = os.listdir("/proc/self/fd")
+
+    assert first_task.start(lambda report: os._exit(1)) == (0, b"")
+
+    assert os.listdir("/proc/self/fd") == before

@@ -56,6 +56,7 @@ def test_an_operator_plans_and_begins_a_drain_over_the_api(lab: Lab) -> None:
     assert call(by, "get", "nodes/n1/drain").json()["deadline"] == node["drain_deadline_at"]
     assert call(by, "post", "nodes/n1/uncordon", {}).json()["drain_deadline_at"] is None
     assert call(by, "post", "drains", {"rack": "r9", "reason": "x"}).status_code == 422
+    assert call(by, "get", "rebalance?clustr=other").status_code == 400
     assert call(by, "post", "nodes/n1/drain", {"reason": "x", "deadline": "soon"}).status_code == 422
 
 
@@ -68,6 +69,7 @@ def test_nobody_but_operators_drains_or_rebalances(lab: Lab, who: str) -> None:
         ("post", "nodes/n1/drain", {"reason": "x", "deadline": "2h"}),
         ("post", "drains", {"nodes": ["n1"], "reason": "x"}),
         ("post", "drains", {"nodes": ["n1"], "dry_run": True}),
+        ("post", "drains", {"nodes": ["no-such-node"]}),
         ("get", "rebalance", None),
         ("post", "rebalance", {"moves": [{"job": 1, "node": "n2"}]}),
     ):

@@ -19,6 +19,7 @@ from scheduler.services.moves.drive import drive
 from scheduler.services.moves.verbs import migrate_job
 from tests.scheduler.services.moves.lab import Lab, hours
 from tests.scheduler.state.small import broken_invariants
+from tests.support.factories import ClusterFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -317,3 +318,48 @@ def test_the_database_has_one_open_move_a_job_and_deadlines_of_drains_alone(lab:
         JobMove.objects.update(state="done")
     with pytest.raises(IntegrityError, match="node_deadline_is_of_a_drain"), transaction.atomic():
         Node.objects.filter(name="n1").update(draining=False)
+
+
+# ---------------------------------------------------------------- what fails beside others
+
+
+def test_a_step_that_fails_keeps_no_other_move_and_no_deadline_waiting(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, moved = (lab.run(on="n1", checkpoint={}) for _ in range(2))
+    plain = lab.run(on="n2")
+    for job in (broken, moved):
+        migrate_job(job=job, by=lab.cast.owner)
+        lab.save(job)
+    drain(lab, "n2")
+    is_over("n2")
+    real = driver.has_saved
+
+    def fails_for_one(move: JobMove) -> bool:
+        if move.job_id == broken.number:
+            raise ZeroDivisionError("of this move alone")
+        return real(move)
+
+    monkeypatch.setattr(driver, "has_saved", fails_for_one)
+    drive()
+
+    assert [lab.state(job) for job in (broken, moved, plain)] == ["running", "migrating", "preempting"]
+    monkeypatch.setattr(driver, "has_saved", real)
+    drive()
+    assert lab.state(broken) == "migrating"
+
+
+def test_a_plan_that_fails_keeps_no_job_beyond_the_deadline_of_another_cluster(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ClusterFactory(slug="a-first")
+    Node.objects.filter(name="n2").update(cluster=first)
+    plain, waits = lab.run(on="n1"), lab.run(on="n1", checkpoint={})
+    Node.objects.filter(name="n2").update(draining=True, drain_deadline_at=hours(1))
+    drain(lab)
+    monkeypatch.setattr(driver, "_move_off", lambda *_: 1 // 0)
+    is_over()
+
+    drive()
+
+    assert [lab.state(plain), lab.state(waits)] == ["preempting", "migrating"]

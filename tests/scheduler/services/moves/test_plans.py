@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from accounts.models import AuditEvent
 from infra.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from scheduler.models import Job, JobMove, Node
-from scheduler.services.jobs.verbs import release_job
+from scheduler.services.jobs.verbs import cancel_job, release_job
+from scheduler.services.moves import places, rebalance, verbs
 from scheduler.services.moves.drain_plan import JobPlan, plan_drain
 from scheduler.services.moves.drains import drain, drain_of, read_drain
 from scheduler.services.moves.rebalance import apply_moves, propose_moves
 from scheduler.services.moves.verbs import migrate_job
 from tests.scheduler.services.moves.lab import Lab, hours
-from tests.support.factories import ClusterFactory, NodeFactory, QuotaFactory
+from tests.support.factories import ClusterFactory, NodeFactory, QuotaFactory, SchedulerProfileFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -95,6 +97,10 @@ def test_nodes_are_chosen_by_rack_and_labels(lab: Lab) -> None:
         ({}, "Required, or labels, rack or zone"),
         ({"rack": "none"}, "No node matches"),
         ({"nodes": ["n1", "x9"]}, "There is no node 'x9'. There is: n1, n2."),
+        (
+            {"nodes": ["n1"], "rack": "r7"},
+            "Not all conditions hold for 'n1': leave out the node, or a condition.",
+        ),
         ({"nodes": ["n\x001"]}, "at most 255 characters"),
         ({"labels": {"a": "\x00"}}, "at most 255 characters"),
         ({"nodes": ["n1"], "deadline": "soon"}, "is not a time"),
@@ -260,5 +266,71 @@ def test_chosen_moves_are_begun_and_the_others_say_why_not(lab: Lab) -> None:
         apply_moves(payload={"moves": moves}, by=lab.cast.owner)
     with pytest.raises(NotAllowed):
         propose_moves(cluster=lab.portal.cluster, by=lab.cast.lead)
-    with pytest.raises(InvalidInput):
-        apply_moves(payload={"moves": [1]}, by=lab.cast.operator)
+    for wrong, field in (
+        (1, "moves/0"), ({"job": str(small.uuid), "node": "n2"}, "moves/0/job"),
+        ({"job": 10**30, "node": "n2"}, "moves/0/job"), ({"job": 0, "node": "n2"}, "moves/0/job"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput) as refused:
+            apply_moves(payload={"moves": [wrong]}, by=lab.cast.operator)
+        assert [problem.field for problem in refused.value.problems] == [field]
+
+
+# ---------------------------------------------------------------- what changes or fails meanwhile
+
+
+def test_a_job_that_ended_while_its_place_was_looked_for_is_not_said_to_move(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = lab.run(on="n1", checkpoint={})
+    real = verbs.find_places
+
+    def ends_meanwhile(*args: Any, **words: Any) -> Any:
+        cancel_job(job=Job.objects.get(pk=job.pk), by=lab.cast.owner)
+        return real(*args, **words)
+
+    monkeypatch.setattr(verbs, "find_places", ends_meanwhile)
+
+    with pytest.raises(Conflict, match="has changed while a place was looked for"):
+        migrate_job(job=job, by=lab.cast.owner)
+
+    assert not JobMove.objects.exists()
+    assert not AuditEvent.objects.filter(action="job.migrate").exists()
+
+
+class Prefers:
+    """A plugin that scores; one that is broken fails."""
+
+    name = "prefers"
+
+    def __init__(self, *, broken: bool) -> None:
+        self.broken = broken
+
+    def score(self, request: Any, nodes: Any) -> Any:
+        if self.broken:
+            raise ZeroDivisionError("nothing to divide by")
+        return np.ones(len(nodes))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_with_a_plugin_as_without_it_jobs_are_moved_and_moves_proposed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    NodeFactory(cluster=lab.portal.cluster, name="n3", partition=lab.portal.n1.partitions.get(), gpus=4)
+    lab.run(on="n2", gpu_count=1)
+    small = lab.run(on="n3", gpu_count=1, checkpoint={})
+    lab.save(small)
+    job = lab.run(on="n1", checkpoint={})
+    wide = lab.portal.submit(by=lab.cast.owner, gpu_count=4)
+    lab.plan()
+    cluster = lab.portal.cluster
+    cluster.profile = SchedulerProfileFactory(plugins=["prefers"], score_weights={"prefers": 100})
+    cluster.save()
+    for module in (places, rebalance):
+        monkeypatch.setattr(module, "installed_plugins", lambda: {"prefers": Prefers(broken=broken)})
+
+    assert plan_of(lab)[job.number].fate == "moves"
+    (proposal,) = propose_moves(cluster=cluster, by=lab.cast.operator)
+    assert (proposal.job, proposal.target.name, proposal.starts) == (small, "n2", (wide,))
+    assert proposal.fragmented_before is not None
+    migrate_job(job=job, by=lab.cast.owner)
+    assert JobMove.objects.get().job == job

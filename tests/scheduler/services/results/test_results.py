@@ -168,3 +168,26 @@ def test_a_deleted_job_takes_its_results_along(kept: Kept) -> None:
     job.delete()
 
     assert kept.report((job, 1)) == [(number, 1, 0)]
+
+
+def test_the_page_of_a_wide_job_leads_to_every_folder_and_says_where_there_is_none(kept: Kept) -> None:
+    job = kept.a_job(tasks=43)
+    attempt = job.attempts.get()
+    for rank in range(1, 43):
+        TaskFactory(attempt=attempt, rank=rank, node=kept.node, state="succeeded")
+    reported = [Reported(job.number, 1, rank, 1, MIB, True) for rank in range(43)]
+    assert take_kept(node=kept.node, first=0, last=2**62, reported=reported) == []
+    client = Client()
+    client.force_login(kept.portal.cast.owner, backend="accounts.backends.PasswordBackend")
+
+    def page(**asked: Any) -> str:
+        return client.get(f"/jobs/{job.number}/", {"tab": "results", **asked}).content.decode()
+
+    assert "43 folders; the first 40 are above" in page()
+    assert "attempt 1, task 42</span>" in page(attempt=1, rank=42)
+    assert "There is no folder" not in page(attempt=1, rank=42)
+    assert "There is no folder of that attempt and task; this is the first one." in page(attempt=1, rank=43)
+    assert "There is no folder of that attempt and task" in page(attempt=7)
+    for what in ("results/archive/?attempt=1&rank=0&kind=rar", "artifacts/archive/?kind=rar"):
+        answer = client.get(f"/jobs/{job.number}/{what}")
+        assert (answer.status_code, "Archives are tar or zip." in answer.content.decode()) == (422, True)
