@@ -201,7 +201,7 @@ class TokenAdmin(FactsAdmin):
             return "revoked"
         return "expired" if token.expires_at <= timezone.now() else "works"
 
-    @action(description="Revoke, at once and for good", permissions=["edit"])
+    @action(description="Revoke immediately; this cannot be undone", permissions=["edit"])
     def revoke(self, request: HttpRequest, tokens: QuerySet[ApiToken]) -> None:
         count = 0
         for token in tokens.select_related("user"):

@@ -126,7 +126,7 @@ def check_range(offset: int, length: int | None) -> None:
 def wrong_size(key: str, wanted: int, found: int) -> StorageError:
     """The error for a body that is shorter or longer than it was said to be."""
     return StorageError(
-        f"{key} was to have {wanted} bytes, and {'more' if found > wanted else found} came; nothing was stored.",
+        f"{key} should have {wanted} bytes, but has {'more' if found > wanted else found}; nothing was stored.",
         way_out="Send the whole body again.",
     )
 

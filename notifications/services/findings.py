@@ -219,7 +219,7 @@ def idle_gpus(now: datetime) -> list[Found]:
     return [
         _of_job(
             row, Kind.IDLE_GPU,
-            f"Its GPUs were busy for {int(row['percent'])} % of the {int(row['minutes'])} minutes it has run.", now,
+            f"GPUs were busy for {int(row['percent'])} % of the {int(row['minutes'])} minutes since the start.", now,
         )
         for row in _rows(_IDLE, now, after=IDLE_AFTER_SECONDS, percent=IDLE_PERCENT)
     ]  # fmt: skip

@@ -434,7 +434,7 @@
 
   // ------------------------------------------------------------ notices
 
-  // Every page follows the banner and the bell; the dot and "this may be old" are about what else the page shows.
+  // Every page follows the banner and the bell; the dot and "may be out of date" are about what else the page shows.
   function showsMore() {
     return Array.from(topics.keys()).some((name) => name !== "site" && name !== "notifications");
   }

@@ -287,7 +287,7 @@ def _why_unknown(number: int, future: Future) -> str:
             f"{future.endless:,} {'job' if one else 'jobs'} that may delay the start {'has' if one else 'have'} "
             "no time limit."
         )
-    return f"No known end of another job makes room. {sentence(decision.reason, decision.facts)}"
+    return f"No known end of another job frees enough resources. {sentence(decision.reason, decision.facts)}"
 
 
 def points_of(values: Iterable[int], *, most: int = 40) -> tuple[int, ...]:

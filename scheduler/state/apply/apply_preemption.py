@@ -215,5 +215,5 @@ def _for_a_taint(preempt: Preempt, taint: TaintRow) -> tuple[str, dict[str, Any]
     name = "=".join(filter(None, preempt.taint))
     who = f", put there by {taint.added_by}" if taint.added_by else ""
     why = f" ({taint.reason})" if taint.reason else ""
-    because = f"has to leave {taint.node}: it has the taint {name}:NoExecute{who}{why}"
+    because = f"evicted from {taint.node}: the node has the taint {name}:NoExecute{who}{why}"
     return because, {"node": taint.node, "taint": name, "by": taint.added_by, "why": taint.reason}

@@ -139,7 +139,7 @@ def test_the_pages_of_node_and_job_say_what_a_drain_means(lab: Lab) -> None:
         assert words in own
         assert "new &lt;fans&gt;" in own
     drive()
-    assert "is asked for a checkpoint" in page(lab.cast.owner, f"/jobs/{job.number}/").content.decode()
+    assert "is writing a checkpoint" in page(lab.cast.owner, f"/jobs/{job.number}/").content.decode()
 
 
 def test_the_owner_moves_a_job_on_its_page(lab: Lab) -> None:

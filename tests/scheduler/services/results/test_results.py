@@ -127,7 +127,7 @@ def test_the_oldest_beyond_a_limit_leave_after_a_notice_that_their_owner_can_rea
 
     (event,) = JobEvent.objects.filter(kind="job.results_leaving")
     assert event.job_id == first.number
-    assert "the results of this person on the node are larger than allowed" in event.because
+    assert "limit per person on the node exceeded" in event.because
     leaving = KeptResult.objects.get(job=first)
     assert timedelta(hours=23) < leaving.leaves_at - timezone.now() <= timedelta(hours=24)
     kept.report((elses, 90), (first, 60), (second, 30), (third, 30))
