@@ -63,7 +63,7 @@ class NewGrantSerializer(StrictSerializer):
         required=False, allow_null=True, min_value=1, max_value=2**63 - 1,
         help_text="Budget of the project, instead of a limit; amounts in the unit of the budget.",
     )  # fmt: skip
-    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True, default="")
+    gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True, default="")
     amount = serializers.IntegerField(
         min_value=1, max_value=MAX_AMOUNT, help_text="Added to the present limit."
     )
@@ -252,5 +252,5 @@ class ImpactView(APIView):
 
 class ImpactQuerySerializer(serializers.Serializer[Any]):
     resource = serializers.ChoiceField(choices=[(r.value, r.label) for r in QuotaResource.counted()])
-    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True, default="")
+    gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True, default="")
     hard = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT)

@@ -82,7 +82,7 @@ class AdjustSerializer(StrictSerializer):
     user = serializers.CharField(max_length=150, required=False)
     resource = serializers.ChoiceField(choices=list(COUNTED))
     amount = serializers.IntegerField(min_value=-MAX_AMOUNT, max_value=MAX_AMOUNT)
-    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True)
+    gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True)
     reason = serializers.CharField(max_length=200)
 
 

@@ -94,7 +94,7 @@ class NewLineSerializer(BoundsSerializer):
     project = serializers.CharField(max_length=120, required=False)
     user = serializers.CharField(max_length=150, required=False)
     resource = serializers.ChoiceField(choices=QuotaResource.choices)
-    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True)
+    gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True)
     job_type = serializers.CharField(max_length=32, required=False, allow_blank=True)
 
 
