@@ -199,7 +199,7 @@ def _policies() -> str:
                 f"cluster {one.cluster} is planned without its {one.subject}: {one.reason}" for one in faults
             )
         )
-    return "followed"
+    return "no faults"
 
 
 def _nodes() -> str:
@@ -210,7 +210,7 @@ def _nodes() -> str:
         raise _NotReadyError(
             "; ".join(f"{node.name} is out of service: {node.drain_reason}" for node in away[:20])
         )
-    return "all work"
+    return "all in service"
 
 
 #: Events, mails and messages that are due for longer say that nobody delivers them.
@@ -234,7 +234,7 @@ def _outside() -> str:
     left_alone = open_circuits(System.STORAGE, System.MAIL, System.QUOTA)
     if left_alone:
         raise _NotReadyError("; ".join(map(_left_alone, left_alone)))
-    return "no failure in their latest calls"
+    return "no failures in the latest calls"
 
 
 def _left_alone(row: Circuit) -> str:

@@ -8,6 +8,8 @@ from typing import Final
 
 #: A time in a sentence. Stored sentences hold times only in this form, so that a page can show its reader's zone.
 WRITTEN: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ(?!\w)")
+#: Any other time of RFC 3339 with its zone, as JSON holds it.
+ANY_TIME: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)(?!\w)")
 
 
 def written(at: datetime) -> str:
@@ -24,10 +26,10 @@ def read(text: str) -> datetime | None:
 
 
 def pieces(sentence: str) -> list[str | datetime]:
-    """A sentence as its texts and times, in order."""
+    """A sentence or a value of JSON as its texts and times, in order."""
     found: list[str | datetime] = []
     end = 0
-    for match in WRITTEN.finditer(sentence):
+    for match in ANY_TIME.finditer(sentence):
         at = read(match[0])
         if at is None:
             continue

@@ -160,7 +160,7 @@ class PersonAdmin(ServiceAdmin, DjangoUserAdmin):  # type: ignore[misc, type-arg
     def disable(self, request: HttpRequest, people: QuerySet[User]) -> None:
         self._each(request, people, lambda person: disable_user(user=person, by=request.user))  # type: ignore[arg-type]
 
-    @action(description="End their sessions", permissions=["edit"])
+    @action(description="End sessions", permissions=["edit"])
     def end_their_sessions(self, request: HttpRequest, people: QuerySet[User]) -> None:
         self._each(request, people, lambda person: end_sessions(user=person, by=request.user))  # type: ignore[arg-type]
 

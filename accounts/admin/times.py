@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from accounts.templatetags.ui import when
+from infra.times_in_text import pieces
 
 #: A tag, or an element whose text is not prose: what is typed into a form stays as it is.
 _NOT_SHOWN: Final = re.compile(
     r"""(<!--.*?-->|<(script|style|textarea|title|option)\b.*?</\2\s*>|<(?:[^<>"']|"[^"]*"|'[^']*')*>)""",
     re.DOTALL,
 )
-#: As sentences and JSON hold a time: RFC 3339, with its zone.
-_RFC_3339: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)(?!\w)")
 
 
 def readable_times(request: HttpRequest, html: str) -> str:
@@ -30,14 +28,10 @@ def readable_times(request: HttpRequest, html: str) -> str:
 
 
 def _in_zone(request: HttpRequest, text: str) -> str:
-    def show(found: re.Match[str]) -> str:
-        try:
-            at = datetime.fromisoformat(found[0])
-        except ValueError:  # no such day
-            return found[0]
-        return str(when({"request": request}, at, "full"))  # type: ignore[arg-type]
-
-    return _RFC_3339.sub(show, text)
+    context: Any = {"request": request}
+    return "".join(
+        piece if isinstance(piece, str) else when(context, piece, "full") for piece in pieces(text)
+    )
 
 
 class ReadableTimes:

@@ -92,7 +92,7 @@ def ask_for_quota(
     tell(
         kind=AlertKind.GRANT,
         subject=f"grant {grant.pk} asked",
-        text=f"{project.name} requests {grant_effects.amount_text(grant, amount)} more.",
+        text=f"{project.name} requests an increase by {grant_effects.amount_text(grant, amount)}.",
         people=_operators(),
         project_id=project.pk,
     )

@@ -31,7 +31,7 @@ PAGES = ["/", "/submit/", "/jobs/", "/cluster/", "/cluster/?view=table", "/queue
 
 def sign_in(page: Page, name: str = "alice") -> None:
     page.goto("/signin/")
-    page.get_by_label("Name").fill(name)
+    page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(f"{name}-demo")
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.wait_for_url("**/")

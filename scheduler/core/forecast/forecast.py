@@ -280,7 +280,8 @@ def _why_unknown(number: int, future: Future) -> str:
         return sentence(decision.reason, decision.facts)
     if future.cut_short:
         ahead = future.ahead_jobs.get(number, 0)
-        return f"Beyond the prediction horizon: {ahead:,} {'job' if ahead == 1 else 'jobs'} ahead."
+        behind = f", behind {ahead:,} {'job' if ahead == 1 else 'jobs'}" if ahead else ""
+        return f"The start is beyond the prediction horizon{behind}."
     if future.endless:
         one = future.endless == 1
         return (

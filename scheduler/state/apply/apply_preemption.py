@@ -179,7 +179,7 @@ def _event(preempt: Preempt, checked: CheckedPreemption, cycle_id: int | None) -
         because += "; it resumes where it is once its CPUs are free again"
         details["mode"] = preempt.mode
     else:
-        because += f"; it has {preempt.grace_seconds} s to end and is requeued"
+        because += f"; the job has {preempt.grace_seconds} s to end and is requeued"
     if preempt.instead:
         because += f" (not suspended: {preempt.instead})"
         details["instead"] = preempt.instead

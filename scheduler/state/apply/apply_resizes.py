@@ -69,7 +69,7 @@ def _why_not(resize: Resize, rows: Mapping[int, JobRow], resizable: Collection[i
             return f"Job {resize.for_job_id} has changed: no job releases tasks for it."
     job = rows.get(resize.job_id)
     if job is None or job.state != JobState.RUNNING or resize.attempt_id not in resizable:
-        return f"Job {resize.job_id} has changed, so the change to {resize.tasks} tasks is dropped."
+        return f"Job {resize.job_id} has changed and is not resized."
     return ""
 
 

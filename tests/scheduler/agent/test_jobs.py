@@ -201,7 +201,7 @@ def test_a_job_has_no_more_processes_than_its_node_allows(world: World, start_ag
     world.run_until(many, "failed")
     world.run_until(few, "completed")
 
-    assert many.end_text == "It had 61 processes; a task may have 40 on this node."
+    assert many.end_text == "The task had 61 processes; the limit on this node is 40."
 
 
 def test_what_a_job_moved_out_of_its_session_counts_for_its_memory(

@@ -145,7 +145,7 @@ def test_the_page_of_rebalancing_proposes_moves_and_starts_the_chosen_one(lab: L
 
     assert lab.state(small) == "migrating"
     assert "large jobs first" in JobEvent.objects.filter(job=small, kind="job.migrating").latest("id").because
-    assert f"Job {small.number} is not moved" in shown(move=f"{small.number}:n2")
+    assert "Job 999999 is not moved" in shown(move="999999:n2")
     assert client.get("/rebalance/?cluster=none").status_code == 404
 
 
@@ -166,7 +166,10 @@ def test_the_pages_of_node_and_job_say_what_a_drain_means(lab: Lab) -> None:
     shown = page(lab.cast.operator, f"/nodes/{node.pk}/").content.decode()
     assert "2 jobs are left" in shown
     assert "is requeued at the deadline" in shown
-    for one, words in ((job, "is moved when another node can start it"), (plain, "is requeued at the deadline")):
+    for one, words in (
+        (job, "is moved when another node can start it"),
+        (plain, "is requeued at the deadline"),
+    ):
         own = page(lab.cast.owner, f"/jobs/{one.number}/").content.decode()
         assert "Node n1 drains" in own
         assert words in own

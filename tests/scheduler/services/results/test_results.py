@@ -104,7 +104,7 @@ def test_an_operator_removes_results_on_the_page_without_seeing_them(kept: Kept)
     shown = page(cast.operator)
     assert "Kept on n1: 1 file, 3" in shown
     assert 'data-dialog="remove-results-dialog"' in shown
-    assert "Only members of the project read results" in shown
+    assert "Only members of the project can read results" in shown
     assert "results/archive" not in shown
     for other in (cast.viewer, cast.auditor):
         assert "Kept on n1" not in page(other)
