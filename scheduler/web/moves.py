@@ -140,7 +140,7 @@ def rebalance(request: HttpRequest) -> HttpResponse:
         "cluster": cluster,
         "clusters": Cluster.objects.order_by("name"),
         "proposals": [(one, _percents(one)) for one in found],
-        "measured": any(map(_percents, found)),
+        "measured": any(one.fragmented_before != one.fragmented_after for one in found),
     }
     return render(request, "scheduler/rebalance.html", context)
 
