@@ -65,6 +65,21 @@ def cancel(page: Page, number: int) -> None:
     expect(state(page)).to_have_attribute("data-job-state", "cancelled")
 
 
+def test_the_zone_of_the_browser_is_offered_only_where_it_is_not_set(page: Page) -> None:
+    """A browser in UTC has nothing to offer an account in UTC."""
+    sign_in(page)
+    page.goto("/settings/")
+    offer, field = page.locator("[data-browser-zone]"), page.locator("#time_zone")
+    own = page.evaluate("Intl.DateTimeFormat().resolvedOptions().timeZone")
+
+    field.fill("Asia/Tokyo")
+    expect(offer).to_be_visible()
+    offer.click()
+
+    expect(field).to_have_value(own)
+    expect(offer).to_be_hidden()
+
+
 def test_the_bell_counts_a_job_that_failed_without_a_reload(page: Page, live_stack: Stack) -> None:
     sign_in(page)
     page.goto("/notifications/")

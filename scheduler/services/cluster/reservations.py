@@ -156,7 +156,7 @@ def _nodes_with_room(job: Job, asked: list[Node]) -> tuple[int, ...]:
     )
     if not room.node_ids:
         raise Conflict(
-            message=f"Job {job.number} asks for {job.tasks} tasks; there is room for {room.tasks} now.",
+            message=f"Job {job.number} requests {job.tasks} tasks; {room.tasks} fit now.",
             code="not-enough-free",
             way_out="Wait, cancel something, or book a window in advance with starts_at and ends_at.",
         )

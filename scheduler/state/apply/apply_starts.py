@@ -50,7 +50,7 @@ _CHANGE_OF_NODE: Final = {
     "cpu_millis": "has too few free CPUs",
     "memory_mib": "has too little free memory",
     "storage_mib": "has too little free storage",
-    "numa": "has no room in that NUMA domain",
+    "numa": "has too little free in that NUMA domain",
 }
 
 
