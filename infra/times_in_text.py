@@ -6,9 +6,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-#: A time in a sentence. Stored sentences hold times only in this form, so that a page can show its reader's zone.
-WRITTEN: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ(?!\w)")
-#: Any other time of RFC 3339 with its zone, as JSON holds it.
+#: A time of RFC 3339 with its zone. Stored sentences hold times only in the form of `written`, so that a page can show
+#: its reader's zone; values of JSON may have fractions of a second and other zones.
 ANY_TIME: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)(?!\w)")
 
 

@@ -312,10 +312,10 @@ def _until(row: Row) -> str:
         return "runs there until it ends"
     deadline = written(row["deadline"])
     if row["once"]:
-        return f"fails at {deadline} if it still runs there then: it runs at most once"
+        return f"fails at {deadline} if still running there: it runs at most once"
     if row["saves"]:
-        return f"is moved to another node by a checkpoint, and requeued at {deadline} if it still runs there then"
-    return f"is requeued at {deadline} if it still runs there then"
+        return f"is moved to another node by a checkpoint, and requeued at {deadline} if still running there"
+    return f"is requeued at {deadline} if still running there"
 
 
 def operators() -> list[User]:
