@@ -192,7 +192,7 @@ def test_what_was_dealt_with_leaves_a_gpu_sound(install: Install, fields: dict[s
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"clock_reasons": 0x40}, "slowed: it is too hot"),
+        ({"clock_reasons": 0x40}, "slowed: temperature too high"),
         ({"fabric": (3, 23)}, "NVLink setup failed (error 23)"),
         ({"fabric": (2, 0)}, "the fabric is not set up: is the fabric manager running?"),  # it has no other
         ({"mig": (0, 1)}, "cutting it is to be turned on by its next reset"),
