@@ -114,7 +114,7 @@ def require(user: Any, verb: str, thing: Any = None) -> None:
             refused=(verb, thing),
         )
     raise NotAllowed(
-        f"You do not have permission to {verb.replace('_', ' ')} {_named(thing)}.",
+        f"You do not have permission to {_action(verb, thing)}.",
         way_out=_way_out(verb, thing),
         refused=(verb, thing),
     )
@@ -264,6 +264,27 @@ def _held_to_a_project(user: User) -> bool:
 
 def _kind(thing: Any) -> str:
     return str(thing._meta.verbose_name) if hasattr(thing, "_meta") else "thing"
+
+
+#: How a refusal names an action, where the verb with the thing after it is no sentence.
+_ACTIONS: Final = {
+    "operate": "operate this site",
+    "audit": "read the audit trail of this site",
+    "administer": "administer this site",
+    "submit": "submit jobs to {}",
+    "see_secrets": "see the secrets of {}",
+    "view_quota": "see the quota of {}",
+    "ask_quota": "request quota for {}",
+    "split_quota": "divide the quota of {}",
+    "edit_quota": "change the quota of {}",
+    "see_inside": "see the environment and checkpoints of {}",
+    "read_results": "read the results of {}",
+    "remove_results": "remove the results of {}",
+}
+
+
+def _action(verb: str, thing: Any) -> str:
+    return _ACTIONS.get(verb, f"{verb.replace('_', ' ')} {{}}").format(_named(thing))
 
 
 def _named(thing: Any) -> str:

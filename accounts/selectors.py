@@ -62,7 +62,7 @@ def project_by_ref(user: User, ref: str | int) -> Project:
     if found is None:
         raise NotFound(
             f"There is no project {text[:80]!r}, or you may not see it.",
-            way_out="Those you can see are on the page Projects, and at GET /api/v1/projects.",
+            way_out="The page Projects and GET /api/v1/projects list the projects that you can see.",
         )
     return found
 

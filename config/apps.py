@@ -13,6 +13,8 @@ class ConfigConfig(AppConfig):
         """Every thread sends to our broker; by itself Celery would fall back to one on localhost."""
         from config import checks
         from config.celery import app
+        from config.field_names import name_fields
 
         app.set_default()
         checks.register()
+        name_fields()

@@ -61,7 +61,7 @@ def _verbose(request: HttpRequest, checks: list[Check], status: str, code: int) 
         return JsonResponse({"status": status, "checks": [asdict(check) for check in checks]}, status=code)
     lines = [
         f"[{'+' if c.ok else '-'}] {c.name}: {c.text} ({c.milliseconds:.1f} ms)"
-        + ("" if c.needed or c.ok else " (not needed: the portal goes on without it)")
+        + ("" if c.needed or c.ok else " (optional: the portal continues without it)")
         for c in checks
     ]
     return HttpResponse("\n".join([*lines, f"readyz: {status}", ""]), content_type="text/plain", status=code)
@@ -183,10 +183,10 @@ def _planner() -> str:
     if wrong:
         times = "once" if wrong == 1 else f"{wrong} times"
         return (
-            f"at work; its memory of pending jobs differed {times} from the database, and was read anew: "
+            f"running; its pending jobs in memory differed {times} from the database, and were reloaded: "
             "look for `resident_jobs_differ` in its log and report it"
         )
-    return "at work"
+    return "running"
 
 
 def _policies() -> str:
@@ -199,7 +199,7 @@ def _policies() -> str:
                 f"cluster {one.cluster} is planned without its {one.subject}: {one.reason}" for one in faults
             )
         )
-    return "followed"
+    return "no faults"
 
 
 def _nodes() -> str:
@@ -210,7 +210,7 @@ def _nodes() -> str:
         raise _NotReadyError(
             "; ".join(f"{node.name} is out of service: {node.drain_reason}" for node in away[:20])
         )
-    return "in service"
+    return "all in service"
 
 
 #: Events, mails and messages that are due for longer say that nobody delivers them.
@@ -234,7 +234,7 @@ def _outside() -> str:
     left_alone = open_circuits(System.STORAGE, System.MAIL, System.QUOTA)
     if left_alone:
         raise _NotReadyError("; ".join(map(_left_alone, left_alone)))
-    return "answer, as far as they were called"
+    return "no failures in the latest calls"
 
 
 def _left_alone(row: Circuit) -> str:
@@ -251,7 +251,7 @@ def _disk() -> str:
     short = shortages(fresh=True)
     if short:
         raise _NotReadyError("; ".join(row.text for row in short))
-    return "has room"
+    return "enough free space"
 
 
 @cache

@@ -7,4 +7,5 @@ from django.apps import AppConfig
 
 class InfraConfig(AppConfig):
     name = "infra"
+    verbose_name = "Outside systems"
     default_auto_field = "django.db.models.BigAutoField"

@@ -51,7 +51,7 @@ def check_export(asked: int, *, way_out: str) -> None:
     """Refuse a file of more rows than MUSTER_MAX_EXPORT_ROWS, before the first is read."""
     most = settings.MUSTER_MAX_EXPORT_ROWS
     if asked > most:
-        raise too_many_rows(f"This file would have more than {most:,} rows, the most that one file has.",
+        raise too_many_rows(f"This file would have more than {most:,} rows, the maximum of one file.",
                             field="export", way_out=way_out)  # fmt: skip
 
 

@@ -6,8 +6,9 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-#: A time in a sentence. Stored sentences hold times only in this form, so that a page can show its reader's zone.
-WRITTEN: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ(?!\w)")
+#: A time of RFC 3339 with its zone. Stored sentences hold times only in the form of `written`, so that a page can show
+#: its reader's zone; values of JSON may have fractions of a second and other zones.
+ANY_TIME: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)(?!\w)")
 
 
 def written(at: datetime) -> str:
@@ -24,10 +25,10 @@ def read(text: str) -> datetime | None:
 
 
 def pieces(sentence: str) -> list[str | datetime]:
-    """A sentence as its texts and times, in order."""
+    """A sentence or a value of JSON as its texts and times, in order."""
     found: list[str | datetime] = []
     end = 0
-    for match in WRITTEN.finditer(sentence):
+    for match in ANY_TIME.finditer(sentence):
         at = read(match[0])
         if at is None:
             continue

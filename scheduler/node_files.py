@@ -133,7 +133,7 @@ def _client() -> redis.Redis:
 
 def _away() -> NoMailbox:
     return NoMailbox(
-        message="Files on nodes cannot be asked for: the portal's message broker does not answer.",
+        message="Files on nodes cannot be read: the portal's message broker does not respond.",
         code="unavailable",
         way_out="Try again in a moment.",
         status=503,

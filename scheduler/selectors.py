@@ -28,7 +28,7 @@ from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Pa
 from scheduler.models.job import JobQuerySet
 from scheduler.state.load.idle_cluster import load_idle_cluster
 
-_JOB_NOT_FOUND: Final = "GET /api/v1/jobs lists the jobs that you can see."
+_JOB_NOT_FOUND: Final = "The page Jobs and GET /api/v1/jobs list the jobs that you can see."
 
 
 # ---------------------------------------------------------------- jobs
@@ -137,7 +137,7 @@ def queue_by_ref(user: User, ref: str | int) -> Queue:
     if found is None:
         raise NotFound(
             f"There is no queue {text[:60]!r}, or you may not see it.",
-            way_out="GET /api/v1/queues lists them.",
+            way_out="The page Queues and GET /api/v1/queues list them.",
         )
     return found
 
@@ -241,7 +241,9 @@ def node_by_ref(user: User, ref: str | int) -> Node:
     if found is None and text.isascii() and text.isdecimal() and len(text) < 19:
         found = nodes.filter(pk=int(text)).first()
     if found is None:
-        raise NotFound(f"There is no node {text[:60]!r}.", way_out="GET /api/v1/nodes lists them.")
+        raise NotFound(
+            f"There is no node {text[:60]!r}.", way_out="The page Cluster and GET /api/v1/nodes list them."
+        )
     return found
 
 

@@ -16,6 +16,7 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import permissions
+from accounts.admin.times import ReadableTimes
 from accounts.services import audit
 from infra.errors import MusterError
 from infra.plain_text import one_line
@@ -114,7 +115,7 @@ class OneLineFields:
         return super().response_action(request, queryset)  # type: ignore[misc]
 
 
-class ServiceAdmin(OneLineFields, RefusedInForm, Rights, ModelAdmin):
+class ServiceAdmin(ReadableTimes, OneLineFields, RefusedInForm, Rights, ModelAdmin):
     """Saves through services, in a subclass's `save_model`; refusals stand in the form and in the trail."""
 
     list_per_page = 50

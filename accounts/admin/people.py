@@ -160,7 +160,7 @@ class PersonAdmin(ServiceAdmin, DjangoUserAdmin):  # type: ignore[misc, type-arg
     def disable(self, request: HttpRequest, people: QuerySet[User]) -> None:
         self._each(request, people, lambda person: disable_user(user=person, by=request.user))  # type: ignore[arg-type]
 
-    @action(description="End their sessions", permissions=["edit"])
+    @action(description="End sessions", permissions=["edit"])
     def end_their_sessions(self, request: HttpRequest, people: QuerySet[User]) -> None:
         self._each(request, people, lambda person: end_sessions(user=person, by=request.user))  # type: ignore[arg-type]
 
@@ -201,7 +201,7 @@ class TokenAdmin(FactsAdmin):
             return "revoked"
         return "expired" if token.expires_at <= timezone.now() else "works"
 
-    @action(description="Revoke, at once and for good", permissions=["edit"])
+    @action(description="Revoke immediately; this cannot be undone", permissions=["edit"])
     def revoke(self, request: HttpRequest, tokens: QuerySet[ApiToken]) -> None:
         count = 0
         for token in tokens.select_related("user"):

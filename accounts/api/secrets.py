@@ -21,8 +21,8 @@ from infra.errors import InvalidInput
 REF = OpenApiParameter("ref", str, OpenApiParameter.PATH, description="The project's slug, id or exact name.")
 NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The name of the secret.")
 _ABOUT_VALUE = (
-    f"{services.LEAST_BYTES} to {services.MOST_BYTES} bytes of text. No answer ever has it again; set another one "
-    "to change it."
+    f"{services.LEAST_BYTES} to {services.MOST_BYTES} bytes of text. No response contains the value; set a new "
+    "value to change it."
 )
 
 
@@ -83,7 +83,7 @@ class _SecretsView(APIView):
 def _refuse_key(request: Request) -> None:
     if "Idempotency-Key" in request.headers:
         raise InvalidInput(
-            "Setting a secret takes no Idempotency-Key: nothing of such a request is kept.",
+            "Setting a secret accepts no Idempotency-Key: no part of such a request is stored.",
             code="idempotency-key-bad",
             status=400,
             way_out="Leave the Idempotency-Key out; PUT may be repeated as it is.",
@@ -91,7 +91,7 @@ def _refuse_key(request: Request) -> None:
 
 
 class OwnSecrets(_SecretsView):
-    """Your own secrets, which only your jobs can have."""
+    """Your own secrets; only your jobs can use them."""
 
     @extend_schema(
         responses=SecretListSerializer, operation_id="secrets_list", summary="The names of your secrets"
@@ -101,14 +101,14 @@ class OwnSecrets(_SecretsView):
 
 
 class OwnSecret(_SecretsView):
-    """One secret of yours."""
+    """One of your secrets."""
 
     @extend_schema(
         parameters=[NAME],
         request=SecretValueSerializer,
         responses={200: SecretSerializer, 201: SecretSerializer},
         operation_id="secrets_set",
-        summary="Set a secret of yours",
+        summary="Set one of your secrets",
     )
     def put(self, request: Request, name: str) -> Response:
         return self.put_into(request, person(request), name)
@@ -118,14 +118,14 @@ class OwnSecret(_SecretsView):
         request=None,
         responses={204: None},
         operation_id="secrets_delete",
-        summary="Delete a secret of yours",
+        summary="Delete one of your secrets",
     )
     def delete(self, request: Request, name: str) -> Response:
         return self.delete_from(request, person(request), name)
 
 
 class ProjectSecrets(_SecretsView):
-    """Secrets of a project: its leads set them, jobs of its members are given them."""
+    """Secrets of a project: leads set secrets, jobs of members can use them."""
 
     @extend_schema(
         parameters=[REF],

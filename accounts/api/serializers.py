@@ -25,7 +25,7 @@ from accounts.services.tokens import DEFAULT_DAYS, MAX_DAYS
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """Refuses fields it does not know: a misspelt one would otherwise be a silent default."""
+    """Unknown fields are refused: a misspelt field would otherwise be silently ignored."""
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
@@ -47,7 +47,7 @@ def _unknown(name: str, known: set[str]) -> serializers.ErrorDetail:
 
 
 class MeSerializer(serializers.ModelSerializer[User]):
-    """Whose credentials these are, and what they open."""
+    """The owner and the permissions of these credentials."""
 
     default_project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
         slug_field="slug", read_only=True
@@ -168,7 +168,7 @@ class MemberChangesSerializer(StrictSerializer):
 
 
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
-    """A token without its secret, which is nowhere."""
+    """A token without its secret, which is not stored."""
 
     user: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
         slug_field="username", read_only=True
@@ -187,7 +187,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 
 
 class IssuedTokenSerializer(TokenSerializer):
-    """The answer to making a token: the only time that `token` is seen."""
+    """A created token: the only response that contains `token`."""
 
     token = serializers.SerializerMethodField()
 
@@ -211,7 +211,7 @@ class NewTokenSerializer(StrictSerializer):
         required=False,
         default=None,
         allow_null=True,
-        help_text="Holds the token to this project.",
+        help_text="Limits the token to this project.",
     )
 
 

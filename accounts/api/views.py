@@ -148,7 +148,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         parameters=[REF, KEY],
         request=ReasonSerializer,
         responses=ProjectSerializer,
-        summary="Open the project again",
+        summary="Reopen the project",
     )
     @action(detail=True, methods=["post"])
     @once
@@ -158,7 +158,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         )
         return Response(self.get_serializer(project).data)
 
-    @extend_schema(parameters=[REF], responses=MemberSerializer(many=True), summary="Who belongs to it")
+    @extend_schema(parameters=[REF], responses=MemberSerializer(many=True), summary="Members of the project")
     @action(detail=True, methods=["get"], pagination_class=None, filter_backends=[])
     def members(self, request: Request, ref: str) -> Response:
         members = self._project().memberships.select_related("user").order_by("user__username")
@@ -168,7 +168,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         parameters=[REF, KEY],
         request=NewMemberSerializer,
         responses={201: MemberSerializer},
-        summary="Bring somebody in",
+        summary="Add a member",
     )
     @members.mapping.post
     @once
@@ -185,7 +185,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         parameters=[REF, WHO],
         request=MemberChangesSerializer,
         responses=MemberSerializer,
-        summary="Change a role",
+        summary="Change the role of a member",
     )
     @action(detail=True, methods=["patch"], url_path=r"members/(?P<username>[^/]+)")
     def member(self, request: Request, ref: str, username: str) -> Response:
@@ -202,7 +202,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         )
         return Response(MemberSerializer(membership).data)
 
-    @extend_schema(parameters=[REF, WHO], request=None, responses={204: None}, summary="Take somebody out")
+    @extend_schema(parameters=[REF, WHO], request=None, responses={204: None}, summary="Remove a member")
     @member.mapping.delete
     def remove_member(self, request: Request, ref: str, username: str) -> Response:
         services.remove_member(membership=self._membership(username), by=person(request))
@@ -225,7 +225,7 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     retrieve=extend_schema(summary="One token, without its secret"),
 )
 class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[ApiToken]):
-    """API tokens. A token can make another one only with scopes, and for the project, that it has itself."""
+    """API tokens. A token can create only tokens with its own scopes and its own project."""
 
     serializer_class = TokenSerializer
     queryset = ApiToken.objects.none()
@@ -243,7 +243,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
     @extend_schema(
         request=NewTokenSerializer,
         responses={201: IssuedTokenSerializer},
-        summary="Make a token; it is shown once",
+        summary="Create a token; the token is shown once",
     )
     def create(self, request: Request) -> Response:
         if "Idempotency-Key" in request.headers:
@@ -260,15 +260,17 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
         answer = IssuedTokenSerializer(token, context={"plain": plain}).data
         return Response(answer, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
-    @extend_schema(request=None, responses={204: None}, summary="Revoke a token, at once and for good")
+    @extend_schema(
+        request=None, responses={204: None}, summary="Revoke a token immediately; this cannot be undone"
+    )
     def destroy(self, request: Request, pk: str) -> Response:
         revoke_token(token=self.get_object(), by=person(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 @extend_schema_view(
-    list=extend_schema(summary="What was done, newest first"),
-    retrieve=extend_schema(summary="One audit row"),
+    list=extend_schema(summary="Audit events, newest first"),
+    retrieve=extend_schema(summary="One audit event"),
 )
 class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[AuditEvent]):
     """Who did what, when, from where, and why. For auditors and admins."""
@@ -299,9 +301,9 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
         check = AuditCheck.objects.first()
         if check is None:
             raise NotFound(
-                "The audit chains have not been verified yet: this happens every hour, the first time an hour after "
+                "The audit chains have not been verified yet: verification runs every hour, first one hour after "
                 "the first start.",
-                way_out="Run `manage.py audit_verify` to have it done now; its result is shown here at once.",
+                way_out="Run `manage.py audit_verify` to verify now; the result is shown here immediately.",
             )
         return Response(AuditCheckSerializer(check).data)
 

@@ -252,9 +252,7 @@ def _extra_rows(shard: int, length: int) -> BadRow | None:
         .values_list("pk", "number")
     )
     event_id, number = extra[0]
-    return BadRow(
-        shard, number, event_id, f"the row stands beyond the head of its chain, which has {known} rows"
-    )
+    return BadRow(shard, number, event_id, f"the row is beyond the head of its chain, which has {known} rows")
 
 
 def _replaced(checkpoint: str, heads: Mapping[int, tuple[int, str]], where: str = "") -> BadRow | None:
@@ -273,7 +271,7 @@ def _replaced(checkpoint: str, heads: Mapping[int, tuple[int, str]], where: str 
             continue  # a checkpoint of ours, made of rows that were right, stands for it
         row = AuditEvent.objects.filter(shard=shard, number=length).first()
         if length and (row is None or row.hash != head):
-            problem = f"the row is not the one that was there {at}{where}"
+            problem = f"the row differs from the row {at}{where}"
             return BadRow(shard, length, row.pk if row else None, problem)
     return None
 

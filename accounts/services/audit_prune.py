@@ -1,4 +1,4 @@
-"""Old rows of the audit trail go once they were checked; a signed checkpoint stands for them in their chain."""
+"""Old rows of the audit trail go once they were checked; a signed checkpoint replaces them in their chain."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def rule(batch: int = BATCH) -> Rule:
 
     return Rule(
         "audit_events",
-        "Rows of the audit trail; a signed checkpoint stands for them",
+        "Rows of the audit trail; a signed checkpoint replaces them",
         """
         SELECT id FROM accounts_auditevent
         WHERE at < date_trunc('day', %(before)s, 'UTC') AND shard <> ALL(%(broken)s)
@@ -106,7 +106,7 @@ def rule(batch: int = BATCH) -> Rule:
         """,
         setting="MUSTER_KEEP_AUDIT_DAYS",
         at_least_days=36,
-        why="what was done lately can be looked up",
+        why="recent actions can be looked up",
         remove=remove,
         batch=batch,
         more={"broken": broken},

@@ -56,7 +56,7 @@ def edit_organization(
     while above is not None and above.pk not in met:
         met.add(above.pk)
         if above.pk == organization.pk:
-            message = f"{organization} cannot stand below itself."
+            message = f"{organization} cannot be its own parent."
             raise InvalidInput(message, problems=[FieldProblem("parent", message)])
         above = tree.get(tree.get(above.pk, above).parent_id)
     if "name" in after:
@@ -171,7 +171,7 @@ def add_member(
     expires_at: datetime | None = None,
     reason: str = "",
 ) -> Membership:
-    """Bring somebody into a project; somebody whose membership has ended may be brought in again."""
+    """Add a memberto a project; somebody whose membership has ended may be brought in again."""
     permissions.require(by, "manage", project)
     _check_role(role)
     _check_expiry(expires_at)
@@ -210,7 +210,7 @@ def change_member(
     keep_expiry: bool = True,
     reason: str = "",
 ) -> Membership:
-    """Change a role, and with `keep_expiry=False` also when it ends; the last lead stays lead."""
+    """Change the role of a member, and with `keep_expiry=False` also when it ends; the last lead stays lead."""
     project, user = membership.project, membership.user
     permissions.require(by, "manage", project)
     _locked(project)
@@ -247,7 +247,7 @@ def change_member(
 
 @transaction.atomic
 def remove_member(*, membership: Membership, by: User, reason: str = "") -> None:
-    """Take somebody out of a project, or oneself; their jobs there stay and go on."""
+    """Remove a member of a project, or oneself; their jobs there stay and go on."""
     project, user = membership.project, membership.user
     if user.pk != by.pk:
         permissions.require(by, "manage", project)
@@ -332,7 +332,7 @@ def _name_and_slug(name: str, slug: str) -> tuple[str, str]:
     name = str(name).strip()
     slug = slug or slugify(name)[:80]
     if not name or len(name) > 120:
-        message = "Give it a name of 1 to 120 characters."
+        message = "Give the project a name of 1 to 120 characters."
         raise InvalidInput(message, problems=[FieldProblem("name", message)])
     if not slug or slug != slugify(slug) or len(slug) > 80 or slug.isdecimal():
         message = (
@@ -348,4 +348,6 @@ def _clean(text: str) -> str:
 
 def _taken(kind: str, slug: str) -> InvalidInput:
     message = f"There is already {'an' if kind[0] in 'aeiou' else 'a'} {kind} {slug}."
-    return InvalidInput(message, way_out="Take another short name.", problems=[FieldProblem("slug", message)])
+    return InvalidInput(
+        message, way_out="Choose another short name.", problems=[FieldProblem("slug", message)]
+    )

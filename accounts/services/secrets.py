@@ -62,7 +62,7 @@ def set_secret(*, owner: User | Project, name: str, value: Any, by: User) -> Sec
 def _create(owner: User | Project, name: str, value: str, by: User) -> Secret:
     if of_owner(owner).count() >= MOST_SECRETS:
         raise InvalidInput(
-            f"There are {MOST_SECRETS} secrets already, the most that one owner may have.",
+            f"There are already {MOST_SECRETS} secrets, the maximum of one owner.",
             way_out="Delete one that is not used any more.",
             problems=[FieldProblem("name", f"There are {MOST_SECRETS} secrets already.", "too-many")],
         )
@@ -75,7 +75,7 @@ def _create(owner: User | Project, name: str, value: str, by: User) -> Secret:
             row.save(force_insert=True)
     except IntegrityError:
         raise Conflict(
-            f"Secret {name} was made by somebody else at the same moment.", way_out="Set it once more."
+            f"Secret {name} was created by another request at the same time.", way_out="Set the secret again."
         ) from None
     return row
 
@@ -125,7 +125,7 @@ def _require_own(owner: User, by: User) -> None:
         )
     if permissions.token_project_id(by) is not None:
         raise NotAllowed(
-            "Your token is limited to one project, and your own secrets are of none.",
+            "Your token is limited to one project, and personal secrets belong to no project.",
             way_out="Use a token without that limit, or a secret of the project.",
         )
 
@@ -148,7 +148,7 @@ def _check(name: Any, value: Any) -> None:
         problems.append(trouble)
     if problems:
         raise InvalidInput(
-            "The secret was not kept.", problems=problems, way_out="Correct it and send it again."
+            "The secret was not stored.", problems=problems, way_out="Correct the value and send it again."
         )
 
 
@@ -160,14 +160,20 @@ def _value_trouble(value: Any) -> FieldProblem | None:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        return FieldProblem("value", "Has a half of a surrogate pair, which is no text.", code="bad-text")
+        return FieldProblem(
+            "value", "Contains half a surrogate pair, which is not valid Unicode.", code="bad-text"
+        )
     if "\0" in value:
-        return FieldProblem("value", "Has a NUL character, which no variable can hold.", code="bad-text")
+        return FieldProblem(
+            "value", "Contains a NUL character, which a variable cannot contain.", code="bad-text"
+        )
     if len(value.strip().encode()) < LEAST_BYTES:
-        message = f"Has fewer than {LEAST_BYTES} bytes: it could not be masked in logs. Choose a longer one."
+        message = (
+            f"Has fewer than {LEAST_BYTES} bytes: too short to be masked in logs. Choose a longer value."
+        )
         return FieldProblem("value", message, code="too-short")
     if size > MOST_BYTES:
-        message = f"Has {size} bytes; {MOST_BYTES} are the most. Keep a larger one in a file."
+        message = f"Has {size} bytes; the maximum is {MOST_BYTES}. Store larger values in a file."
         return FieldProblem("value", message, code="too-long")
     return None
 
@@ -242,7 +248,7 @@ def _opened(owner: JobOwner, refs: Iterable[Ref], known: Mapping[Any, Secret], *
     for of, name in refs:
         if of == "project" and not is_member:
             return Opened(
-                {}, f"Its owner is no longer a member of the project, whose secret {name} it names."
+                {}, f"The job names secret {name} of the project, and its owner is no longer a member."
             )
         row = known.get((None, owner.project_id, name) if of == "project" else (owner.user_id, None, name))
         if row is None:

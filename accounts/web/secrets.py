@@ -24,7 +24,7 @@ def _value(request: HttpRequest) -> str:
 def set_own(request: HttpRequest) -> HttpResponse:
     user = reader(request)
     secret = set_secret(owner=user, name=request.POST.get("name", "").strip(), value=_value(request), by=user)
-    messages.success(request, f"Secret {secret.name} is kept; nobody can read it here again.")
+    messages.success(request, f"Secret {secret.name} is stored; no page shows the value.")
     return redirect("settings")
 
 
@@ -46,9 +46,7 @@ def set_of_project(request: HttpRequest, slug: str) -> HttpResponse:
     secret = set_secret(
         owner=project, name=request.POST.get("name", "").strip(), value=_value(request), by=user
     )
-    messages.success(
-        request, f"Secret {secret.name} of {project.name} is kept; nobody can read it here again."
-    )
+    messages.success(request, f"Secret {secret.name} of {project.name} is stored; no page shows the value.")
     return redirect("project", slug=project.slug)
 
 

@@ -80,7 +80,9 @@ class FrontDoor:
         if not said:
             return None
         if len(said) > 1 or not said[0].isdigit() or len(said[0]) > 18:
-            return MusterError(message="Content-Length is no length.", code="bad-request", status=400)
+            return MusterError(
+                message="Content-Length is not a valid length.", code="bad-request", status=400
+            )
         most = body_limit(scope["method"], scope["path"])
         return too_big(most) if int(said[0]) > most else self.no_room(int(said[0]))
 

@@ -58,7 +58,7 @@ class SystemView(ApiView):
 
     @extend_schema(operation_id="system", responses=SystemSerializer)
     def get(self, request: Request) -> Response:
-        """Checks, systems outside Muster with their circuits, and versions; for operators."""
+        """Checks, outside systems with their circuits, and versions; operators only."""
         permissions.require(person(request), "operate")
         versions = facts.versions()
         return Response(

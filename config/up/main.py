@@ -256,7 +256,7 @@ class Portal:
         ]
         if any(process.popen for process in everything):
             print(flush=True)
-            self.say("stopping (once more to hurry, a third time to kill)")
+            self.say("stopping (press Ctrl-C again to hurry, a third time to kill)")
         beats = [process for process in self.background if process.name == "beat"]
         workers = [process for process in self.background if process.name != "beat"]
         self.supervisor.stop([beats, [*workers, *self.agents], [*self.web, *self.forks]])

@@ -319,8 +319,8 @@ INPUT: Final = {
     ),
     "bad-path": Meaning(
         "The path cannot be requested",
-        "The path of a probe begins with a slash, and has no blanks and no letters beyond ASCII.",
-        "Begin the path with `/`, and write other characters as %20 and the like.",
+        "The path of a probe has to begin with a slash, without blanks and with ASCII characters only.",
+        "Begin the path with `/`, and percent-encode other characters, such as %20 for a blank.",
     ),
     "out-of-range": Meaning(
         "Value out of range",
@@ -358,8 +358,8 @@ INPUT: Final = {
         "Invalid filter value", "The value does not have the type of the filter.", "The message says which."
     ),
     "bad-pattern": Meaning(
-        "Not a pattern of files",
-        "An artefact pattern is no path inside the working folder, or has a [ without its ].",
+        "Invalid file pattern",
+        "An artefact pattern is not a path inside the working folder, or has a [ without a ].",
         "Write paths such as model.pt, out/*.csv or logs/**.",
     ),
     "bad-failure": Meaning(
@@ -378,63 +378,63 @@ INPUT: Final = {
         "Set the secret under Settings or on the project's page, or submit the job to the project that has it.",
     ),
     "no-secrets-here": Meaning(
-        "Secrets cannot be kept",
-        "The queue's cluster runs jobs by a backend that cannot keep secrets.",
+        "Secrets not supported",
+        "The backend of the queue's cluster does not support secrets.",
         "Submit the job to a queue of another cluster, or leave the secrets out.",
     ),
     "no-storage": Meaning(
         "No storage",
-        "This site has no storage, so nothing can be kept beyond the nodes.",
+        "This site has no storage, so files cannot be stored outside the nodes.",
         "Ask its administrators to set `MUSTER_STORAGE`, or leave the field out.",
     ),
     "storage-unavailable": Meaning(
-        "The storage does not answer",
-        "The folder or bucket of this site's artefacts is away, full, or refuses; what it has is not lost.",
+        "The storage does not respond",
+        "The folder or bucket for artefacts is unreachable, full, or refuses requests; stored objects are not lost.",
         "Try again in a minute. The message and the portal's log say what failed.",
     ),
     "not-stored": Meaning(
         "Not in the storage",
-        "The object is listed, and the storage does not have it: it was removed outside Muster, or just now.",
-        "Look at the list again; otherwise ask an administrator for a backup of the storage.",
+        "The object is listed, but the storage does not have it: the object was removed outside Muster, or just now.",
+        "Reload the list; if the object is still listed, ask an administrator for a backup of the storage.",
     ),
     "storage-damaged": Meaning(
         "The stored object is damaged",
-        "Its bytes are not those that were stored, or it was encrypted with a key that is not configured.",
+        "The object's bytes have changed, or the object was encrypted with a key that is not configured.",
         "Ask an administrator to check `MUSTER_STORAGE_KEYS` and the storage.",
     ),
     "no-place": Meaning(
-        "No place for the job elsewhere",
-        "The job was to be moved, and no other node, or not the one that was named, could start it now.",
-        "Wait, choose another node, or requeue the job: then it waits in line.",
+        "No other node can start the job",
+        "The job cannot be moved: no other node, or not the requested node, can start the job now.",
+        "Wait, choose another node, or requeue the job.",
     ),
     "no-checkpoints": Meaning(
         "The job makes no checkpoints",
-        "The job was submitted without the field `checkpoint`, so nobody can ask it for one.",
+        "The job was submitted without the field `checkpoint`, so no checkpoint can be requested.",
         "Submit the job again with `checkpoint`; the guide on checkpoints says what its program has to do.",
     ),
     "not-yours": Meaning(
-        "Not of this node",
-        "An agent spoke of a task that is not on its node, or of a job that makes no checkpoints.",
+        "Not on this node",
+        "An agent reported a task that is not on its node, or a job without checkpoints.",
         "Check that only one agent uses the key of this node.",
     ),
     "not-expected": Meaning(
         "The checkpoint is not expected",
         "The checkpoint is stored already, was refused, or belongs to another node.",
-        "No action is needed: the agent lets the checkpoint go.",
+        "No action is needed: the agent discards the checkpoint.",
     ),
     "wrong-checksum": Meaning(
         "The checksum is wrong",
-        "The bytes that arrived are not those that the agent has read.",
+        "The received bytes differ from the bytes that the agent read.",
         "The agent sends them again; if the error persists, check the network and the memory of the node.",
     ),
     "no-such-file": Meaning(
         "No such file",
-        "The kept files of the job have no file of that name.",
-        "Look at the list of files again.",
+        "The kept files of the job include no file of that name.",
+        "Reload the list of files.",
     ),
     "not-given-out": Meaning(
         "Not a regular file",
-        "Links, devices and other files that are not regular are not given out.",
+        "Links, devices and other non-regular files cannot be downloaded.",
         "Have the job copy what you need to a regular file.",
     ),
     "changed": Meaning(
@@ -443,8 +443,8 @@ INPUT: Final = {
         "Download the file again, best once the job has ended.",
     ),
     "bad-answer": Meaning(
-        "The node gave a wrong answer",
-        "The node of the files answered with what the portal did not ask for.",
+        "Unexpected answer of the node",
+        "The node sent data that the portal had not requested.",
         "Try again; if the problem remains, tell an operator the name of the node.",
     ),
     "one-of": Meaning(
@@ -550,8 +550,8 @@ SERVER: Final = {
         "An operator can enable the provider.",
     ),
     "kept-here": Meaning(
-        "Quota kept by Muster",
-        "No external provider holds this quota.",
+        "Quota managed by Muster",
+        "No external provider manages this quota.",
         "No action is needed.",
     ),
     "error": Meaning(

@@ -162,7 +162,7 @@ def check_known(request: Request, *names: str) -> None:
         raise BadInput(
             MusterError(
                 message=problems[0].message, code="invalid", status=400, problems=problems,
-                way_out="Correct the query and ask again.",
+                way_out="Correct the query and send the request again.",
             )
         )  # fmt: skip
 
@@ -186,7 +186,7 @@ def bad_choice(name: str, choices: Iterable[str]) -> InvalidInput:
         code="bad-filter",
         status=400,
         problems=[FieldProblem(name, message, "unknown-choice")],
-        way_out="Correct the query and ask again.",
+        way_out="Correct the query and send the request again.",
     )
 
 
@@ -216,7 +216,7 @@ class NewestFirst(CursorPagination):
     offset_cutoff = 20_000
     page_size_query_param = "limit"
     cursor_query_param = "cursor"
-    invalid_cursor_message = "This cursor is not one that a list gave."
+    invalid_cursor_message = "This cursor is invalid: a list has not returned it."
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> Any:
         limit = request.query_params.get("limit", "")

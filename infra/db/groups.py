@@ -63,7 +63,7 @@ class Groups(Generic[M, A]):
         with self._changed:
             if len(self._members) >= self._limit or self._closed:
                 raise MusterError(
-                    message=f"{self._limit} messages wait already.",
+                    message=f"{self._limit} messages are already waiting.",
                     code="unavailable",
                     way_out="Send the message again in a moment.",
                     status=503,

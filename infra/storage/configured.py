@@ -113,13 +113,15 @@ def _s3(
         raise ValueError(f"MUSTER_STORAGE has an unknown option {unknown[0]!r}. {_FORMS}")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(
-            f"MUSTER_STORAGE names the bucket {bucket!r}, which no bucket can be called. {_FORMS}"
+            f"MUSTER_STORAGE names the bucket {bucket!r}, which is not a valid bucket name. {_FORMS}"
         )
     endpoint, region = options.get("endpoint", ""), options.get("region", "")
     if endpoint and not _is_server(endpoint):
-        raise ValueError(f"MUSTER_STORAGE has the endpoint {endpoint!r}: it is no http address. {_FORMS}")
+        raise ValueError(
+            f"MUSTER_STORAGE has the endpoint {endpoint!r}: the endpoint is not an http address. {_FORMS}"
+        )
     if region and not _REGION.fullmatch(region):
-        raise ValueError(f"MUSTER_STORAGE has the region {region!r}, which is no region's name. {_FORMS}")
+        raise ValueError(f"MUSTER_STORAGE has the region {region!r}, which is not a region name. {_FORMS}")
     if (
         len(prefix.encode()) > 200
         or not prefix.isprintable()

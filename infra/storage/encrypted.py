@@ -226,5 +226,6 @@ def _cipher(key: bytes, salt: bytes) -> AESGCM:
 def _damaged(name: str, why: str) -> Damaged:
     return Damaged(
         f"The stored object {name} cannot be read: {why}.",
-        way_out="Name the key that it was stored with in MUSTER_STORAGE_KEYS; otherwise restore it from a backup.",
+        way_out="Add the key that encrypted the object to MUSTER_STORAGE_KEYS; "
+        "otherwise restore the object from a backup.",
     )

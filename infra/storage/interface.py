@@ -109,11 +109,11 @@ class Storage(Protocol):
 def check_key(key: str) -> str:
     """The key itself, or `InvalidKey`: nothing that leaves a root folder or reads differently on two storages."""
     if not key or not key.isprintable() or len(key.encode()) > MOST_KEY_BYTES:
-        raise InvalidKey(f"{key!r} is no storage key: 1 to {MOST_KEY_BYTES} printable bytes")
+        raise InvalidKey(f"{key!r} is not a storage key: 1 to {MOST_KEY_BYTES} printable bytes")
     if any(part in ("", ".", "..") or len(part.encode()) > MOST_PART_BYTES for part in key.split("/")):
-        raise InvalidKey(f"{key!r} is no storage key: empty, dotted or long parts between its slashes")
+        raise InvalidKey(f"{key!r} is not a storage key: empty, dotted or long parts between its slashes")
     if key.startswith(".") or "\\" in key:
-        raise InvalidKey(f"{key!r} is no storage key: it may not begin with a dot or have a backslash")
+        raise InvalidKey(f"{key!r} is not a storage key: it may not begin with a dot or have a backslash")
     return key
 
 
@@ -126,7 +126,7 @@ def check_range(offset: int, length: int | None) -> None:
 def wrong_size(key: str, wanted: int, found: int) -> StorageError:
     """The error for a body that is shorter or longer than it was said to be."""
     return StorageError(
-        f"{key} was to have {wanted} bytes, and {'more' if found > wanted else found} came; nothing was stored.",
+        f"{key} should have {wanted} bytes, but has {'more' if found > wanted else found}; nothing was stored.",
         way_out="Send the whole body again.",
     )
 

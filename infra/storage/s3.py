@@ -189,7 +189,9 @@ class S3Storage:
                     f"The storage has no object {key}.", way_out="Check whether the object has been deleted."
                 ) from None
             if code in ("PreconditionFailed", "412"):
-                raise Damaged(f"{key} was replaced while it was read.", way_out="Read it again.") from None
+                raise Damaged(
+                    f"{key} was replaced during the download.", way_out="Download it again."
+                ) from None
             raise self._failed(key, code or str(error)) from error
         except (BotoCoreError, Boto3Error, OSError) as error:
             raise self._away(key, str(error) or type(error).__name__) from error

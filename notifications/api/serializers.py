@@ -25,9 +25,9 @@ class NotificationSerializer(serializers.Serializer[Notification]):
     title = serializers.SerializerMethodField()
     text = serializers.CharField(help_text="What happened last.")
     lines = serializers.ListField(
-        child=serializers.CharField(), help_text="What happened to the first 20 things that are no jobs."
+        child=serializers.CharField(), help_text="Texts of the first 20 objects that are not jobs."
     )
-    count = serializers.IntegerField(help_text="How many jobs or things it is about.")
+    count = serializers.IntegerField(help_text="Number of jobs or objects.")
     jobs = serializers.ListField(child=serializers.IntegerField(), help_text="Numbers of the first 20 jobs.")
     project = serializers.CharField(source="project.slug", allow_null=True, default=None)
     array_id = serializers.SerializerMethodField()
@@ -55,7 +55,7 @@ class ReadRequestSerializer(StrictSerializer):
 
 
 class PreferenceSerializer(serializers.Serializer[Choice]):
-    """One kind, and where you get it."""
+    """One kind, and its channels."""
 
     kind = serializers.CharField()
     title = serializers.CharField(source="about.label")
@@ -83,7 +83,7 @@ class PreferenceChangesSerializer(StrictSerializer):
 
 
 class WebhookSerializer(serializers.Serializer[Endpoint]):
-    """A webhook; its secret is shown when it is made and when it is rotated, and never else."""
+    """A webhook; its secret is shown only when created and when rotated."""
 
     id = serializers.IntegerField(source="pk")
     name = serializers.CharField()
@@ -103,7 +103,7 @@ class WebhookSerializer(serializers.Serializer[Endpoint]):
 
 
 class MadeWebhookSerializer(WebhookSerializer):
-    secret = serializers.CharField(help_text="whsec_ and base64; shown this once.")
+    secret = serializers.CharField(help_text="whsec_ and base64; shown once.")
 
 
 class NewWebhookSerializer(StrictSerializer):
@@ -144,5 +144,5 @@ class MessageSerializer(serializers.Serializer[Message]):
     created_at = serializers.DateTimeField()
     due_at = serializers.DateTimeField()
     delivered_at = serializers.DateTimeField(allow_null=True)
-    body = serializers.CharField(help_text="As it is sent; empty until the first try.")
+    body = serializers.CharField(help_text="As sent; empty until the first attempt.")
     log = TrySerializer(many=True)

@@ -165,7 +165,7 @@ class WebhooksView(APIView):
     @extend_schema(
         request=NewWebhookSerializer,
         responses={201: MadeWebhookSerializer},
-        summary="Make a webhook; the answer has its secret, this once",
+        summary="Create a webhook; the response contains the secret, once",
     )
     def post(self, request: Request) -> Response:
         user = person(request)
@@ -219,7 +219,7 @@ class RotateView(APIView):
 
     @extend_schema(
         request=None, responses=MadeWebhookSerializer,
-        summary="Rotate the secret; both sign for 24 hours, and the new one is in the answer, this once",
+        summary="Rotate the secret; both sign for 24 hours, and the response contains the new secret, once",
     )  # fmt: skip
     def post(self, request: Request, number: int) -> Response:
         user = person(request)

@@ -64,19 +64,19 @@ KINDS: Final[dict[Kind, About]] = {
     Kind.ENDED: About("Job completed", "A job of yours has completed.", portal=False),
     Kind.BEGAN: About("Job started", "A job of yours runs.", portal=False),
     Kind.REQUEUED: About(
-        "Job requeued", "An attempt failed, its node was lost, or somebody moved or requeued it: the job waits again."
+        "Job requeued", "An attempt failed, its node was lost, or the job was moved or requeued: the job is pending again."
     ),
     Kind.PREEMPTED: About("Job preempted", "A job of yours is stopped for another job."),
     Kind.CANCELLED: About("Job cancelled by somebody else", "Somebody else has cancelled a job of yours."),
-    Kind.HELD: About("Job held by somebody else", "Somebody else keeps a job of yours from starting."),
-    Kind.TIME_LIMIT: About("Time limit near", "80 % of the time limit of a running job are over.", portal=False),
-    Kind.IDLE_GPU: About("GPU idle", "A job of yours has hardly used its GPUs since it began."),
-    Kind.NODE_DRAINS: About("Node drains under a job", "A node drains on which a job of yours runs."),
+    Kind.HELD: About("Job held by somebody else", "Somebody else has held a job of yours."),
+    Kind.TIME_LIMIT: About("Time limit near", "A running job has used 80 % of its time limit.", portal=False),
+    Kind.IDLE_GPU: About("GPU idle", "A job of yours has hardly used its GPUs since the start."),
+    Kind.NODE_DRAINS: About("Node drains under a job", "A node that runs a job of yours drains."),
     Kind.QUOTA: About(
         "Quota or budget", "A limit or a budget is nearly or fully used, or a quota request was decided.", mail=True
     ),
     Kind.WEBHOOK_DISABLED: About(
-        "Webhook disabled", "A webhook was disabled since nothing could be delivered.", mail=True, sent=False
+        "Webhook disabled", "A webhook was disabled after its deliveries failed.", mail=True, sent=False
     ),
     Kind.NODE_DOWN: About(
         "Node down", "A node has stopped responding, or Muster took it out of service.", mail=True, operators=True

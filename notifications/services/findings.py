@@ -219,7 +219,7 @@ def idle_gpus(now: datetime) -> list[Found]:
     return [
         _of_job(
             row, Kind.IDLE_GPU,
-            f"Its GPUs were busy for {int(row['percent'])} % of the {int(row['minutes'])} minutes it has run.", now,
+            f"GPUs were busy for {int(row['percent'])} % of the {int(row['minutes'])} minutes since the start.", now,
         )
         for row in _rows(_IDLE, now, after=IDLE_AFTER_SECONDS, percent=IDLE_PERCENT)
     ]  # fmt: skip
@@ -312,10 +312,10 @@ def _until(row: Row) -> str:
         return "runs there until it ends"
     deadline = written(row["deadline"])
     if row["once"]:
-        return f"fails at {deadline} if it still runs there then: it runs at most once"
+        return f"fails at {deadline} if still running there: it runs at most once"
     if row["saves"]:
-        return f"is moved to another node by a checkpoint, and requeued at {deadline} if it still runs there then"
-    return f"is requeued at {deadline} if it still runs there then"
+        return f"is moved to another node by a checkpoint, and requeued at {deadline} if still running there"
+    return f"is requeued at {deadline} if still running there"
 
 
 def operators() -> list[User]:

@@ -76,7 +76,7 @@ def require_whole_person(by: User) -> None:
     """Raise NotAllowed for a token that is held to one project: what is personal is about all of them."""
     if permissions.token_project_id(by) is not None:
         raise NotAllowed(
-            "This token is limited to one project, and preferences and webhooks of a person are about all.",
+            "This token is limited to one project, and preferences and webhooks of a person cover all projects.",
             way_out="Use a token without that limit, or the portal.",
             refused=("edit", by),
         )

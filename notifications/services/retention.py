@@ -33,7 +33,7 @@ def rules() -> tuple[Rule, ...]:
         ),
         Rule(
             "findings",
-            "What was found by looking, so that it is not notified twice",
+            "Findings, so that nobody is notified twice",
             "SELECT id FROM notifications_finding WHERE at < %(before)s ORDER BY id LIMIT %(batch)s",
             setting=_DAYS,
             at_least_days=30,

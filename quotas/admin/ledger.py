@@ -44,7 +44,7 @@ class BudgetForm(PreviewedForm):
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
         if self.instance.pk is None and bool(cleaned.get("organization")) == bool(cleaned.get("project")):
-            raise forms.ValidationError("Choose an organization or a project, one of the two.")
+            raise forms.ValidationError("Choose either an organization or a project.")
         return cleaned
 
     def value_of(self, row: Budget, name: str) -> Any:

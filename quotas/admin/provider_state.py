@@ -153,7 +153,7 @@ class ProviderStateAdmin(FactsAdmin):
             messages.error(request, str(error))
             return
         now = ProviderState.objects.filter(pk=state.pk).first()
-        messages.success(request, _view(now).sentence if now else "Muster itself keeps this quota now.")
+        messages.success(request, _view(now).sentence if now else "Muster manages this quota itself now.")
 
     def _may_do(self, request: HttpRequest) -> bool:
         from accounts import permissions

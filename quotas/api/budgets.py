@@ -46,12 +46,13 @@ class BudgetSerializer(serializers.Serializer[Any]):
     left = serializers.IntegerField()
     percent = serializers.FloatField(help_text="Held and charged, of the amount.")
     spent = serializers.BooleanField()
-    per_day = serializers.IntegerField(source="forecast.per_day", help_text="As of late.")
+    per_day = serializers.IntegerField(source="forecast.per_day", help_text="At the rate of the last days.")
     runs_out_at = serializers.DateTimeField(
-        allow_null=True, help_text="At that pace; null when not before the period ends."
+        allow_null=True,
+        help_text="Expected end of the budget at that rate; null: not before the period ends.",
     )
     generation = serializers.IntegerField(
-        source="budget.generation", help_text="Rises with each edit; the ETag carries it."
+        source="budget.generation", help_text="Incremented by each edit; also in the ETag."
     )
 
 
@@ -77,12 +78,12 @@ class BudgetChangesSerializer(StrictSerializer):
     generation = serializers.IntegerField(
         required=False,
         min_value=1,
-        help_text="As it was seen, where no If-Match is sent; 412 when it changed.",
+        help_text="The generation that you read, instead of If-Match; 412 if changed since.",
     )
 
 
 class BudgetConflictSerializer(serializers.Serializer[Any]):
-    """A problem with what is there now."""
+    """A problem with the current values."""
 
     code = serializers.CharField()
     detail = serializers.CharField()
@@ -90,14 +91,14 @@ class BudgetConflictSerializer(serializers.Serializer[Any]):
     current = serializers.DictField()
 
 
-STALE = OpenApiResponse(BudgetConflictSerializer, "Somebody changed it since.")
+STALE = OpenApiResponse(BudgetConflictSerializer, "Changed since you read it.")
 
 
 class BudgetsView(APIView):
     required_scopes = {"GET": "quota:read", "POST": "quota:write"}
     schema_tags = ["quota"]
 
-    @extend_schema(responses=BudgetSerializer(many=True), summary="Budgets that your projects count on")
+    @extend_schema(responses=BudgetSerializer(many=True), summary="Budgets that apply to your projects")
     def get(self, request: Request) -> Response:
         check_known(request)
         everything = permissions.sees_everything(person(request))
@@ -108,7 +109,7 @@ class BudgetsView(APIView):
         parameters=[KEY],
         request=NewBudgetSerializer,
         responses={201: BudgetSerializer},
-        summary="Make a budget; for operators",
+        summary="Create a budget; operators only",
     )
     @once
     def post(self, request: Request) -> Response:
@@ -117,7 +118,7 @@ class BudgetsView(APIView):
         data = dict(serializer.validated_data)
         project, organization = data.pop("project", None), data.pop("organization", None)
         if (project is None) == (organization is None):
-            message = "Name a project or an organization, one of the two."
+            message = "Name either a project or an organization."
             raise InvalidInput(message, problems=[FieldProblem("project", message, "required")])
         subject: Any
         if project is not None:
@@ -144,7 +145,7 @@ class BudgetView(APIView):
         parameters=[IF_MATCH],
         request=BudgetChangesSerializer,
         responses={200: BudgetSerializer, 412: STALE},
-        summary="Change a budget; for operators",
+        summary="Change a budget; operators only",
     )
     def patch(self, request: Request, budget_id: int) -> Response:
         budget = _visible(request, budget_id)
@@ -165,7 +166,7 @@ class BudgetView(APIView):
         ],
         request=None,
         responses={200: BudgetSerializer, 412: STALE},
-        summary="Let a budget end tonight; for operators",
+        summary="End a budget at midnight; operators only",
     )
     def delete(self, request: Request, budget_id: int) -> Response:
         budget = _visible(request, budget_id)
@@ -183,7 +184,7 @@ def _visible(request: Request, budget_id: int) -> Budget:
         if budget.pk not in {pk for found in budgets_of_projects(mine).values() for pk in found}:
             budget = None
     if budget is None:
-        raise NotFound("There is no such budget, or none of your projects counts on it.")
+        raise NotFound("There is no such budget, or it applies to none of your projects.")
     return budget
 
 

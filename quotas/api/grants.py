@@ -27,7 +27,7 @@ VERBS = ("approve", "second", "decline", "withdraw")
 
 
 class GrantSerializer(serializers.ModelSerializer[Grant]):
-    """A request and what became of it; amounts in the units of its resource."""
+    """A request and its decision; amounts in the units of its resource."""
 
     project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
         slug_field="slug", read_only=True
@@ -57,39 +57,44 @@ class NewGrantSerializer(StrictSerializer):
     project = serializers.CharField(max_length=120)
     resource = serializers.ChoiceField(
         choices=[(r.value, r.label) for r in QuotaResource.counted()], required=False,
-        help_text="Of a limit; needed unless a budget is named.",
+        help_text="Resource of a limit; required unless `budget` is given.",
     )  # fmt: skip
     budget = serializers.IntegerField(
         required=False, allow_null=True, min_value=1, max_value=2**63 - 1,
-        help_text="Of this budget of the project, in the unit that it counts, instead of a limit.",
+        help_text="Budget of the project, instead of a limit; amounts in the unit of the budget.",
     )  # fmt: skip
-    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True, default="")
+    gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True, default="")
     amount = serializers.IntegerField(
-        min_value=1, max_value=MAX_AMOUNT, help_text="On top of the present bound."
+        min_value=1, max_value=MAX_AMOUNT, help_text="Added to the present limit."
     )
     reason = serializers.CharField(max_length=services.MOST_REASON)
     starts_at = serializers.DateTimeField(required=False, allow_null=True)
     ends_at = serializers.DateTimeField(required=False, allow_null=True)
     renews = serializers.IntegerField(
         required=False, allow_null=True, min_value=1, max_value=2**63 - 1,
-        help_text="The grant that this one is to follow.",
+        help_text="The grant that this request renews.",
     )  # fmt: skip
 
 
 class DecisionSerializer(StrictSerializer):
-    """What goes with approve, second, decline and withdraw."""
+    """Fields of approve, second, decline and withdraw."""
 
     reason = serializers.CharField(max_length=services.MOST_REASON, required=False, allow_blank=True)
     granted = serializers.IntegerField(
-        min_value=1, max_value=MAX_AMOUNT, required=False, help_text="With approve: so much of it."
+        min_value=1,
+        max_value=MAX_AMOUNT,
+        required=False,
+        help_text="With approve: the approved amount; absent: the requested amount.",
     )
     starts_at = serializers.DateTimeField(required=False, allow_null=True)
     ends_at = serializers.DateTimeField(required=False, allow_null=True)
-    generation = serializers.IntegerField(required=False, min_value=1, help_text="412 when it is another.")
+    generation = serializers.IntegerField(
+        required=False, min_value=1, help_text="412 if the request has changed since."
+    )
 
 
 class ImpactSerializer(serializers.Serializer[Impact]):
-    """What a bound would mean, now."""
+    """The impact of a limit, now."""
 
     resource = serializers.CharField()
     gpu_model = serializers.CharField()
@@ -118,7 +123,7 @@ class GrantsView(APIView):
             OpenApiParameter("state", str, enum=GrantState.values),
         ],
         responses=GrantSerializer(many=True),
-        summary="Requests for more, newest first",
+        summary="Quota requests, newest first",
     )
     def get(self, request: Request) -> Response:
         check_known(request, "project", "state")
@@ -137,7 +142,7 @@ class GrantsView(APIView):
         parameters=[KEY],
         request=NewGrantSerializer,
         responses={201: GrantSerializer},
-        summary="Request more; for leads of the project",
+        summary="Request quota; leads of the project only",
     )
     @once
     def post(self, request: Request) -> Response:
@@ -181,7 +186,7 @@ class GrantVerbView(APIView):
         request=DecisionSerializer,
         responses=GrantSerializer,
         operation_id="quotas_request_decide",
-        summary="Decide a request, or take it back",
+        summary="Approve, decline or withdraw a request",
     )
     @once
     def post(self, request: Request, grant_id: int, verb: str) -> Response:
@@ -210,7 +215,7 @@ class GrantVerbView(APIView):
 def _only(data: dict[str, Any], known: tuple[str, ...]) -> None:
     """What a verb has no use for is refused: it would be taken for done."""
     problems = [
-        FieldProblem(name, "Goes with approve only.", "unknown-field") for name in data if name not in known
+        FieldProblem(name, "Only with approve.", "unknown-field") for name in data if name not in known
     ]
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)
@@ -228,7 +233,7 @@ class ImpactView(APIView):
             OpenApiParameter("hard", int, required=True),
         ],
         responses=ImpactSerializer,
-        summary="What another bound would mean; for operators",
+        summary="Impact of another limit; operators only",
     )
     def get(self, request: Request, project_id: str) -> Response:
         project = project_by_ref(person(request), project_id)
@@ -247,5 +252,5 @@ class ImpactView(APIView):
 
 class ImpactQuerySerializer(serializers.Serializer[Any]):
     resource = serializers.ChoiceField(choices=[(r.value, r.label) for r in QuotaResource.counted()])
-    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True, default="")
+    gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True, default="")
     hard = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT)

@@ -33,7 +33,7 @@ from quotas.services.budgets import adjust
 
 
 class EntrySerializer(serializers.Serializer[LedgerEntry]):
-    """One line: what is held, times the seconds by which the two sums move."""
+    """One ledger entry: the allocated amounts, times the seconds added to the two sums."""
 
     id = serializers.IntegerField()
     kind = serializers.ChoiceField(choices=[kind.value for kind in Kind])
@@ -50,18 +50,18 @@ class EntrySerializer(serializers.Serializer[LedgerEntry]):
     charged_seconds = serializers.IntegerField(help_text="Charged by this entry; negative: refunded.")
     held_micros = serializers.IntegerField()
     charged_micros = serializers.IntegerField()
-    starts_at = serializers.DateTimeField(help_text="The line counts on the day and in the period of this.")
+    starts_at = serializers.DateTimeField(help_text="Time that decides the day and the period of the entry.")
     ends_at = serializers.DateTimeField()
     at = serializers.DateTimeField()
     reason = serializers.CharField()
     rolled_up_at = serializers.DateTimeField(
         source="roll_up.at", allow_null=True, default=None,
-        help_text="When old lines of a day were added up into this one; null for a line as it was written.",
+        help_text="When the entries of a day were summed into this entry; null: an original entry.",
     )  # fmt: skip
 
 
 class UsageSerializer(serializers.Serializer[Any]):
-    """Sums of lines of the ledger; `ledger` lists exactly those."""
+    """Sums of ledger entries; `ledger` lists the same entries."""
 
     group = serializers.DictField(child=serializers.JSONField())
     gpu_milli_seconds = serializers.IntegerField()
@@ -82,7 +82,7 @@ class AdjustSerializer(StrictSerializer):
     user = serializers.CharField(max_length=150, required=False)
     resource = serializers.ChoiceField(choices=list(COUNTED))
     amount = serializers.IntegerField(min_value=-MAX_AMOUNT, max_value=MAX_AMOUNT)
-    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True)
+    gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True)
     reason = serializers.CharField(max_length=200)
 
 
@@ -96,8 +96,8 @@ FILTERS: Final = [
     _parameter("job", int, "Number of the job."),
     _parameter("kind", str, "hold, charge, refund or adjust; several with commas."),
     _parameter("gpu_model", str, "Only this model; empty for lines without a GPU."),
-    _parameter("since", OpenApiTypes.DATETIME, "Lines that count from then on; a date or a time."),
-    _parameter("until", OpenApiTypes.DATETIME, "Lines that count before then."),
+    _parameter("since", OpenApiTypes.DATETIME, "Entries from this date or time."),
+    _parameter("until", OpenApiTypes.DATETIME, "Entries before this date or time."),
 ]
 
 
@@ -154,7 +154,7 @@ def _moment(text: str, name: str, problems: list[FieldProblem]) -> datetime | No
 
 
 class LedgerView(APIView):
-    """The lines behind every figure of usage."""
+    """The ledger entries behind every figure of usage."""
 
     required_scopes = {"GET": "quota:read", "POST": "quota:write"}
     schema_tags = ["quota"]
@@ -162,12 +162,12 @@ class LedgerView(APIView):
     @extend_schema(
         parameters=[
             *FILTERS,
-            _parameter("export", str, "Stream all of them instead of a page.", enum=["csv", "json"]),
+            _parameter("export", str, "Stream all entries instead of one page.", enum=["csv", "json"]),
             _parameter("cursor", str, "From `next` or `previous`."),
-            _parameter("limit", int, "Lines of a page, 1 to 500."),
+            _parameter("limit", int, "Entries per page, 1 to 500."),
         ],
         responses=EntrySerializer(many=True),
-        summary="Lines of the ledger, newest first",
+        summary="Ledger entries, newest first",
     )
     def get(self, request: Request) -> Any:
         entries = entries_of(request)
@@ -185,7 +185,7 @@ class LedgerView(APIView):
         parameters=[KEY],
         request=AdjustSerializer,
         responses={201: EntrySerializer},
-        summary="Correct what was charged; for operators",
+        summary="Correct charges; operators only",
     )
     @once
     def post(self, request: Request) -> Response:
@@ -211,7 +211,7 @@ class UsageView(APIView):
     @extend_schema(
         parameters=[
             *FILTERS,
-            _parameter("group", str, f"{', '.join(GROUPS)}; several with commas. Without, one sum of all."),
+            _parameter("group", str, f"{', '.join(GROUPS)}; several separated by commas. Absent: one total."),
         ],
         responses=UsageSerializer(many=True),
         summary="Usage by day, GPU model, project or person",

@@ -32,7 +32,7 @@ REASON: Final = "Reason; recorded in the audit trail."
 
 
 class LineStateSerializer(serializers.Serializer[Any]):
-    """One limit and how it stands now; amounts in the unit of its resource, null = nothing bounds it."""
+    """One limit with its usage; amounts in the unit of its resource, null = no limit."""
 
     id = serializers.IntegerField(source="line.pk")
     owner = serializers.CharField(source="line.owner", help_text='"project vision", "mia in project vision".')
@@ -49,21 +49,22 @@ class LineStateSerializer(serializers.Serializer[Any]):
     hard = serializers.IntegerField(source="line.hard", allow_null=True)
     enforce = serializers.BooleanField(source="line.enforce")
     converge_after_seconds = serializers.IntegerField(source="line.converge_after_seconds", allow_null=True)
-    provider = serializers.CharField(source="line.provider", help_text="Who keeps it.")
+    provider = serializers.CharField(source="line.provider", help_text="Provider of the quota.")
     used = serializers.IntegerField()
-    bound = serializers.IntegerField(allow_null=True, help_text="The most that may be in use on it.")
+    bound = serializers.IntegerField(allow_null=True, help_text="Maximum usage.")
     free = serializers.IntegerField(
-        allow_null=True, help_text="What could start now on it and on all limits above it."
+        allow_null=True, help_text="Free now, under this limit and its parent limits."
     )
-    borrowed = serializers.IntegerField(help_text="In use above its nominal.")
-    lent = serializers.IntegerField(help_text="Of its idle nominal, what others use now.")
-    over = serializers.BooleanField(help_text="More is in use than it allows, from before it was cut.")
+    borrowed = serializers.IntegerField(help_text="Usage above the nominal share.")
+    lent = serializers.IntegerField(help_text="Part of the idle nominal share that others use now.")
+    over = serializers.BooleanField(help_text="Usage exceeds the limit, from before the limit was lowered.")
     over_since = serializers.DateTimeField(source="line.over_since", allow_null=True)
     stops_at = serializers.DateTimeField(
-        allow_null=True, help_text="When jobs are stopped until it is kept; null: they run to their end."
+        allow_null=True,
+        help_text="When jobs are stopped to keep the limit; null: running jobs continue to their end.",
     )
     above = serializers.IntegerField(
-        source="parent_id", help_text="The limit above it of the same; 0 = none."
+        source="parent_id", help_text="Parent limit of the same resource; 0 = none."
     )
     generation = serializers.IntegerField(source="line.generation")
 
@@ -81,19 +82,19 @@ class BoundsSerializer(StrictSerializer):
     enforce = serializers.BooleanField(required=False)
     converge_after_seconds = serializers.IntegerField(
         min_value=0, max_value=MOST_SECONDS, allow_null=True, required=False,
-        help_text="A limit cut below what is in use stops nobody, unless this says after how long it does.",
+        help_text="Seconds after which jobs above a lowered limit are stopped; null: no job is stopped.",
     )  # fmt: skip
     reason = serializers.CharField(max_length=1000, help_text=REASON)
 
 
 class NewLineSerializer(BoundsSerializer):
-    """Name an organization, a project, a project and one of its people, or a person for everywhere."""
+    """Name an organization, a project, a project and one of its people, or a person for all projects."""
 
     organization = serializers.CharField(max_length=80, required=False)
     project = serializers.CharField(max_length=120, required=False)
     user = serializers.CharField(max_length=150, required=False)
     resource = serializers.ChoiceField(choices=QuotaResource.choices)
-    gpu_model = serializers.CharField(max_length=64, required=False, allow_blank=True)
+    gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True)
     job_type = serializers.CharField(max_length=32, required=False, allow_blank=True)
 
 
@@ -101,12 +102,12 @@ class LineChangeSerializer(BoundsSerializer):
     generation = serializers.IntegerField(
         required=False,
         min_value=1,
-        help_text="As it was seen, where no If-Match is sent; 412 when it changed.",
+        help_text="The generation that you read, instead of If-Match; 412 if changed since.",
     )
 
 
 class LineConflictSerializer(serializers.Serializer[Any]):
-    """A problem with both values: what is there, and what was sent."""
+    """A problem with the current and the sent values."""
 
     code = serializers.CharField()
     detail = serializers.CharField()
@@ -116,8 +117,8 @@ class LineConflictSerializer(serializers.Serializer[Any]):
     yours = serializers.DictField()
 
 
-STALE: Final = OpenApiResponse(LineConflictSerializer, "Somebody changed it since; both values.")
-THERE: Final = OpenApiResponse(LineConflictSerializer, "There is one already; both values.")
+STALE: Final = OpenApiResponse(LineConflictSerializer, "Changed since you read it; both values.")
+THERE: Final = OpenApiResponse(LineConflictSerializer, "The limit exists already; both values.")
 
 
 class LinesView(APIView):
@@ -128,17 +129,19 @@ class LinesView(APIView):
         operation_id="quotas_lines_list",
         parameters=[
             OpenApiParameter(
-                "path", str, description="A project: every limit its jobs count on, lowest first."
+                "path", str, description="A project: every limit that applies to its jobs, lowest first."
             ),
-            OpenApiParameter("project", str, description="Those of this project and of people in it."),
-            OpenApiParameter("organization", str, description="Those of this organization."),
-            OpenApiParameter("user", str, description="Those of this person, in projects and everywhere."),
+            OpenApiParameter("project", str, description="Limits of this project and of people in it."),
+            OpenApiParameter("organization", str, description="Limits of this organization."),
+            OpenApiParameter(
+                "user", str, description="Limits of this person, per project and in all projects."
+            ),
             OpenApiParameter("resource", str, enum=QuotaResource.values),
             OpenApiParameter("gpu_model", str),
             OpenApiParameter("job_type", str),
         ],
         responses=LineStateSerializer(many=True),
-        summary="Limits that bind what you may see, with what is free, borrowed and lent",
+        summary="Limits that you may see, with free, borrowed and lent amounts",
     )
     def get(self, request: Request) -> Response:
         query = request.query_params
@@ -167,7 +170,7 @@ class LinesView(APIView):
         parameters=[KEY],
         request=NewLineSerializer,
         responses={201: LineStateSerializer, 409: THERE},
-        summary="Set a limit that is not there; for operators, and for leads on people of their project",
+        summary="Create a limit; operators, and leads for people of their project",
     )
     @once
     def post(self, request: Request) -> Response:
@@ -196,7 +199,7 @@ class LineView(APIView):
         parameters=[IF_MATCH],
         request=LineChangeSerializer,
         responses={200: LineStateSerializer, 412: STALE},
-        summary="Change a limit; for operators, and for leads on people of their project",
+        summary="Change a limit; operators, and leads for people of their project",
     )
     def patch(self, request: Request, line_id: int) -> Response:
         line = line_by_id(person(request), line_id)
@@ -222,7 +225,7 @@ class LineView(APIView):
         parameters=[IF_MATCH, OpenApiParameter("reason", str, required=True, description=REASON)],
         request=None,
         responses={204: None, 412: STALE},
-        summary="Take a limit away; for operators, and for leads on people of their project",
+        summary="Remove a limit; operators, and leads for people of their project",
     )
     def delete(self, request: Request, line_id: int) -> Response:
         line = line_by_id(person(request), line_id)

@@ -37,7 +37,7 @@ class NoticeSerializer(serializers.Serializer[Any]):
 
 
 class DriftFindingSerializer(serializers.Serializer[DriftFinding]):
-    """A counter that was not what it counts."""
+    """A counter that differed from its source."""
 
     id = serializers.IntegerField()
     kind = serializers.CharField()
@@ -74,7 +74,7 @@ class DriftView(APIView):
 
     @extend_schema(
         responses=DriftFindingSerializer(many=True),
-        summary="What the reconciler found; for operators and auditors",
+        summary="Counter drift that the reconciler found; operators and auditors only",
     )
     def get(self, request: Request) -> Response:
         check_known(request)

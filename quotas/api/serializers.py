@@ -38,7 +38,7 @@ class LineSerializer(serializers.Serializer[Any]):
     used = serializers.IntegerField()
     available = serializers.IntegerField(allow_null=True)
     usage_percent = serializers.FloatField(allow_null=True)
-    over = serializers.BooleanField(help_text="More is in use than the bound allows, from before it was cut.")
+    over = serializers.BooleanField(help_text="Usage exceeds the limit, from before the limit was lowered.")
     generation = serializers.IntegerField()
 
 
@@ -52,21 +52,28 @@ class ProviderStateSerializer(serializers.Serializer[ProviderView]):
     """A quota kept outside Muster, as of the last exchange with the provider."""
 
     status = serializers.ChoiceField(choices=ProviderStatus.choices)
-    text = serializers.CharField(help_text="What the provider said last, when it is not in step.")
-    since = serializers.DateTimeField(help_text="Since when the status is so.")
+    text = serializers.CharField(help_text="Last message of the provider while the limits are not in sync.")
+    since = serializers.DateTimeField(help_text="Start of the present status.")
     synced_at = serializers.DateTimeField(allow_null=True)
     next_try_at = serializers.DateTimeField(allow_null=True)
-    jobs_wait = serializers.BooleanField(help_text="Jobs of the project start nothing now because of it.")
-    differences = DifferenceSerializer(many=True, help_text="Limits that are not the same here and there.")
-    used = serializers.DictField(child=serializers.CharField(), help_text="In use there, by its own names.")
-    left_out = serializers.ListField(
-        child=serializers.CharField(), help_text="Lines that it has no word for; Muster alone enforces them."
+    jobs_wait = serializers.BooleanField(
+        help_text="True: no job of the project starts until the provider responds."
     )
-    facts = serializers.DictField(help_text="What else it says, such as Slurm's fair share.")
+    differences = DifferenceSerializer(
+        many=True, help_text="Limits that differ between Muster and the provider."
+    )
+    used = serializers.DictField(
+        child=serializers.CharField(), help_text="Usage at the provider, by the provider's names."
+    )
+    left_out = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Limits that the provider does not support; enforced by Muster only.",
+    )
+    facts = serializers.DictField(help_text="Other figures of the provider, such as Slurm's fair share.")
 
 
 class QuotaSerializer(serializers.Serializer[QuotaSheet]):
-    """What a project may use at once, what it uses, and what is left. Null means no bound."""
+    """The quota of a project: limits, usage and free amounts. Null: no limit."""
 
     project_id = serializers.IntegerField()
     project = serializers.SerializerMethodField()
@@ -74,7 +81,7 @@ class QuotaSerializer(serializers.Serializer[QuotaSheet]):
     memory_quota = serializers.FloatField(allow_null=True, help_text="GiB.")
     gpu_quota = serializers.FloatField(allow_null=True, help_text="GPUs.")
     storage_quota = serializers.FloatField(allow_null=True, help_text="GiB.")
-    enforce_quota = serializers.BooleanField(help_text="Bounds block new jobs; when false they only report.")
+    enforce_quota = serializers.BooleanField(help_text="Limits block new jobs; false: limits only report.")
     used_cpu = serializers.FloatField()
     available_cpu = serializers.FloatField(allow_null=True)
     cpu_usage_percent = serializers.FloatField(allow_null=True)
@@ -90,13 +97,13 @@ class QuotaSerializer(serializers.Serializer[QuotaSheet]):
     provider = serializers.CharField()
     synced_at = serializers.DateTimeField(
         allow_null=True,
-        help_text="When it was last compared: with what is held, or with what the provider keeps.",
+        help_text="Time of the last comparison with the allocations or with the provider.",
     )
     provider_state = ProviderStateSerializer(
         allow_null=True,
-        help_text="How things stand with a provider outside Muster; null where Muster keeps it.",
+        help_text="State at an external provider; null: Muster manages the quota.",
     )
-    generation = serializers.IntegerField(help_text="Rises with each edit; the ETag carries it.")
+    generation = serializers.IntegerField(help_text="Incremented by each edit; also in the ETag.")
     lines = LineSerializer(many=True)
 
     @extend_schema_field(OpenApiTypes.STR)
@@ -156,7 +163,7 @@ class AmountField(serializers.Field[Any, Any, Any, Any]):
 
     def to_internal_value(self, data: Any) -> int:
         if isinstance(data, bool) or not isinstance(data, (int, float, str)):
-            raise serializers.ValidationError("Write a number, or null for no bound.", code="invalid")
+            raise serializers.ValidationError("Write a number, or null for no limit.", code="invalid")
         try:
             if not self.of_bytes:
                 return cores_to_millis(data)
@@ -172,7 +179,7 @@ class AmountField(serializers.Field[Any, Any, Any, Any]):
 
 
 class QuotaChangesSerializer(StrictSerializer):
-    """`cpu_quota` and its like set the share and the hard bound alike; `lines` sets each bound by itself."""
+    """`cpu_quota` and similar fields set the share and the hard limit alike; `lines` sets each limit separately."""
 
     cpu_quota = extend_schema_field(OpenApiTypes.NUMBER)(AmountField)(of_bytes=False, help_text="Cores.")
     memory_quota = extend_schema_field(OpenApiTypes.NUMBER)(AmountField)(

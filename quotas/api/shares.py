@@ -40,46 +40,50 @@ class PreviewSerializer(serializers.Serializer[Any]):
 
 
 class ShareLineSerializer(serializers.Serializer[ShareLine]):
-    """One row of the tree, in the order in which it is walked: `depth` says what it hangs below."""
+    """One row of the tree, depth first: `depth` is the level below the root."""
 
     kind = serializers.ChoiceField(choices=["organization", "project", "person"])
-    id = serializers.IntegerField(allow_null=True, help_text="Null where you may not know which it is.")
+    id = serializers.IntegerField(allow_null=True, help_text="Null if you may not see which.")
     name = serializers.CharField()
     depth = serializers.IntegerField()
     weight = serializers.IntegerField()
     share = serializers.FloatField(
-        help_text="Its weight over the sum of its siblings' weights: its target ratio."
+        help_text="Weight divided by the sum of the siblings' weights: the target ratio."
     )
-    ratio = serializers.FloatField(help_text="Its use over the sum of its siblings' use.")
+    ratio = serializers.FloatField(help_text="Usage divided by the sum of the siblings' usage.")
     entitled = serializers.FloatField(help_text="Shares multiplied down from the top: of the whole site.")
     used_gpu_hours = serializers.FloatField(help_text="Decayed, and weighted by resource.")
     times = serializers.FloatField(allow_null=True, help_text="ratio / share.")
-    factor = serializers.FloatField(allow_null=True, help_text="1 for who goes first; null without a place.")
+    factor = serializers.FloatField(allow_null=True, help_text="1: first; null: no position.")
     place = serializers.IntegerField(allow_null=True)
     of = serializers.IntegerField()
-    site_percent = serializers.FloatField(help_text="Of all that the site could have given in that time.")
+    site_percent = serializers.FloatField(help_text="Percentage of the site's capacity in that time.")
     soft_percent = serializers.IntegerField(allow_null=True)
     hard_percent = serializers.IntegerField(allow_null=True)
     over = serializers.ChoiceField(choices=["", "soft", "hard"])
     mine = serializers.BooleanField()
-    edit = serializers.CharField(help_text="Where you may edit it, below /shares/; empty where you may not.")
+    edit = serializers.CharField(
+        help_text="Path of the edit page below /shares/; empty if you may not edit the share."
+    )
     sentence = serializers.CharField()
 
 
 class StandingSerializer(serializers.Serializer[Standing]):
-    """How everybody stands at one moment."""
+    """The fair-share tree at one moment."""
 
     at = serializers.DateTimeField()
     mode = serializers.ChoiceField(choices=MODES, source="decay.mode")
     half_life_seconds = serializers.IntegerField(source="decay.half_life_seconds")
     window_seconds = serializers.IntegerField(source="decay.window_seconds")
     dominant = serializers.BooleanField(
-        help_text="The largest part of any one resource counts, not their sum."
+        help_text="True: the dominant resource counts, not the sum of resources."
     )
-    preview = serializers.BooleanField(help_text="Another memory was asked for; nothing is changed.")
-    is_tree = serializers.BooleanField(help_text="Jobs follow the tree; else projects stand side by side.")
+    preview = serializers.BooleanField(help_text="True: preview with another half-life; nothing is changed.")
+    is_tree = serializers.BooleanField(
+        help_text="True: the tree orders jobs; false: projects are compared side by side."
+    )
     words = serializers.CharField()
-    left_out = serializers.IntegerField(help_text="Rows that are not listed for being too many.")
+    left_out = serializers.IntegerField(help_text="Number of rows that are not listed.")
     lines = ShareLineSerializer(many=True)
 
 
@@ -93,7 +97,7 @@ class ShareChangesSerializer(StrictSerializer):
 
 
 class ShareSerializer(serializers.Serializer[Any]):
-    """What may be edited of one share; a person's has a weight only."""
+    """The editable fields of one share; the share of a person has a weight only."""
 
     kind = serializers.ChoiceField(choices=["organization", "project", "member"])
     id = serializers.IntegerField()
@@ -112,7 +116,7 @@ class SharesView(APIView):
         operation_id="shares_tree",
         parameters=[PreviewSerializer],
         responses=StandingSerializer,
-        summary="Shares, use and factors, as you may see them; or as another memory would have them",
+        summary="Shares, usage and factors that you may see, now or with another half-life",
     )
     def get(self, request: Request) -> Response:
         asked = PreviewSerializer(data=request.query_params)

@@ -31,12 +31,12 @@ PROJECT = OpenApiParameter("project_id", str, OpenApiParameter.PATH, description
 
 
 class QuotaView(APIView):
-    """What a project may use at once, and what it uses."""
+    """The quota of a project and its usage."""
 
     required_scopes = {"GET": "quota:read", "PATCH": "quota:write"}
     schema_tags = ["quota"]
 
-    @extend_schema(parameters=[PROJECT], responses=QuotaSerializer, summary="A project's quota and its use")
+    @extend_schema(parameters=[PROJECT], responses=QuotaSerializer, summary="A project's quota and usage")
     def get(self, request: Request, project_id: str) -> Response:
         project = project_by_ref(person(request), project_id)
         permissions.require(request.user, "view_quota", project)
@@ -65,7 +65,7 @@ class QuotaView(APIView):
 
 
 class QuotaSyncView(APIView):
-    """Recounts what a project holds and repairs its counters, then compares with the provider outside, if any."""
+    """Recount the usage of a project, repair its counters, and compare with the external provider, if any."""
 
     required_scopes = {"POST": "quota:write"}
     schema_tags = ["quota"]
@@ -87,7 +87,7 @@ class QuotaSyncView(APIView):
 
 
 class QuotaRepairView(APIView):
-    """Puts the limits at a provider outside Muster back to Muster's own."""
+    """Overwrite the limits at an external provider with those of Muster."""
 
     required_scopes = {"POST": "quota:write"}
     schema_tags = ["quota"]
@@ -96,7 +96,7 @@ class QuotaRepairView(APIView):
         parameters=[PROJECT],
         request=RepairSerializer,
         responses=QuotaSerializer,
-        summary="Overwrite what somebody changed at the provider; for operators, with a reason",
+        summary="Overwrite the provider's limits with those of Muster; operators only, with a reason",
     )
     def post(self, request: Request, project_id: str) -> Response:
         project = project_by_ref(person(request), project_id)

@@ -51,7 +51,7 @@ class Grant(models.Model):
     budget = models.ForeignKey(
         "quotas.Budget", null=True, blank=True, on_delete=models.CASCADE, related_name="grants"
     )
-    gpu_model = models.CharField(max_length=64, blank=True, default="")
+    gpu_model = models.CharField(max_length=80, blank=True, default="")
     amount = models.BigIntegerField()
     reason = models.TextField()
     evidence = models.JSONField(default=dict)

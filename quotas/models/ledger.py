@@ -74,7 +74,7 @@ class LedgerEntry(models.Model):
     )
     job_number = models.PositiveBigIntegerField(null=True)
     attempt_id = models.PositiveBigIntegerField(null=True)
-    gpu_model = models.CharField(max_length=64, blank=True)
+    gpu_model = models.CharField(max_length=80, blank=True)
     cpu_millis = models.BigIntegerField(default=0)
     memory_mib = models.BigIntegerField(default=0)
     gpu_millis = models.BigIntegerField(default=0)
@@ -189,7 +189,7 @@ class PriceRow(models.Model):
     """What an hour of one core, GiB or GPU costs from a moment until another; a new price is a new row."""
 
     resource = models.CharField(max_length=16, choices=[(name, name) for name in UNITS])
-    gpu_model = models.CharField(max_length=64, blank=True)
+    gpu_model = models.CharField(max_length=80, blank=True)
     micros_per_hour = models.BigIntegerField()
     valid_from = models.DateTimeField()
     valid_until = models.DateTimeField(null=True, blank=True)

@@ -75,7 +75,7 @@ class Quota(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="quotas"
     )
     resource = models.CharField(max_length=16, choices=QuotaResource)
-    gpu_model = models.CharField(max_length=64, blank=True, default="")
+    gpu_model = models.CharField(max_length=80, blank=True, default="")
     job_type = models.CharField(max_length=32, blank=True, default="")
     nominal = _bound()
     borrowing_limit = _bound()

@@ -72,10 +72,10 @@ class LocalQuotaProvider:
         if short:
             first = short[0]
             raise Conflict(
-                f"The quota of {first.resource} of {first.owner} has no room: {first.used} of {first.hard} in"
+                f"The quota of {first.resource} of {first.owner} is used up: {first.used} of {first.hard} in"
                 f" use, {first.needed} needed.",
                 code="quota-exceeded",
-                way_out="Wait until jobs end that count on it, or ask an operator for more.",
+                way_out="Wait until jobs of the project end, or ask an operator for a higher limit.",
             )
         _move(charges, sign=1)
 

@@ -40,7 +40,7 @@ class ProviderView:
     used: dict[str, str]
     left_out: tuple[str, ...]
     facts: dict[str, Any]
-    #: Jobs of the project start nothing now because of it.
+    #: True: no job of the project starts until the provider responds.
     jobs_wait: bool
 
     @property

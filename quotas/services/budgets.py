@@ -319,7 +319,7 @@ def _check(values: Mapping[str, Any], reason: str) -> None:
     if not reason.strip():
         problems.append(FieldProblem("reason", "Give a reason; it goes into the audit trail.", "required"))
     if not values["name"] or len(values["name"]) > 80:
-        problems.append(FieldProblem("name", "Give it a name of at most 80 characters.", "required"))
+        problems.append(FieldProblem("name", "Give the budget a name of at most 80 characters.", "required"))
     if values["resource"] not in BudgetResource.values:
         problems.append(FieldProblem("resource", f"Must be one of {', '.join(BudgetResource.values)}."))
     amount = values["amount"]
@@ -343,7 +343,7 @@ def _time_problems(starts_at: datetime | None, ends_at: datetime | None, period:
         ):
             problems.append(FieldProblem(field, "Budgets begin and end at midnight UTC."))
     if ends_at is not None and starts_at is not None and ends_at <= starts_at:
-        problems.append(FieldProblem("ends_at", "It must end after it begins."))
+        problems.append(FieldProblem("ends_at", "The end must be after the beginning."))
     if ends_at is None and period == Period.WINDOW:
         problems.append(FieldProblem("ends_at", "A window needs an end.", "required"))
     return problems

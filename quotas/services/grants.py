@@ -92,7 +92,7 @@ def ask_for_quota(
     tell(
         kind=AlertKind.GRANT,
         subject=f"grant {grant.pk} asked",
-        text=f"{project.name} requests {grant_effects.amount_text(grant, amount)} more.",
+        text=f"{project.name} requests an increase by {grant_effects.amount_text(grant, amount)}.",
         people=_operators(),
         project_id=project.pk,
     )
@@ -263,7 +263,7 @@ def _to_decide(
     permissions.require(by, "edit_quota", grant.project)
     reason = reason.strip()[:MOST_REASON]
     if not reason:
-        message = "Give a reason: it goes to the requester and into the audit trail."
+        message = "Give a reason; the requester and the audit trail get the reason."
         raise InvalidInput(message, problems=[FieldProblem("reason", message, "required")])
     row = _locked(grant)
     undecided = {GrantState.ASKED, GrantState.SECONDING} if state is None else {state}
@@ -358,7 +358,7 @@ def _check(
             FieldProblem("reason", "Give a justification; the deciding operator reads it.", "required")
         )
     if len(reason) > MOST_REASON:
-        problems.append(FieldProblem("reason", f"Say it in {MOST_REASON:,} characters.", "too-long"))
+        problems.append(FieldProblem("reason", f"Use at most {MOST_REASON:,} characters.", "too-long"))
     if problems:
         raise InvalidInput(problems[0].message, problems=problems)
     _check_times(starts_at, ends_at, now)
@@ -366,10 +366,10 @@ def _check(
 
 def _check_times(starts_at: datetime | None, ends_at: datetime | None, now: datetime) -> None:
     if ends_at is not None and ends_at <= (starts_at or now):
-        message = "It would end before it begins."
+        message = "The end would be before the beginning."
         raise InvalidInput(message, problems=[FieldProblem("ends_at", message)])
     if ends_at is not None and ends_at <= now:
-        message = "It would end in the past."
+        message = "The end is in the past."
         raise InvalidInput(message, problems=[FieldProblem("ends_at", message)])
 
 

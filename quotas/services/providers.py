@@ -36,7 +36,7 @@ def repair_provider(*, project: Project, by: User, reason: str) -> Outcome:
     if outcome is None:
         if ProviderState.objects.filter(project=project).exists():
             raise Conflict("An exchange with the provider is in progress.", way_out="Try again in a moment.")
-        raise Conflict("Muster itself keeps this quota; there is no provider to repair.", code="kept-here")
+        raise Conflict("Muster manages this quota itself; there is no provider to repair.", code="kept-here")
     if outcome.status in (ProviderStatus.UNREACHABLE, ProviderStatus.REFUSED, ProviderStatus.OFF):
         raise Conflict(
             f"The provider could not be repaired: {outcome.text}",

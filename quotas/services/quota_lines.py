@@ -353,8 +353,8 @@ def _check(
     ):
         text = "Waiting jobs are neither lent nor borrowed; set soft or hard."
         problems.append(FieldProblem("nominal", text))
-    if len(gpu_model) > 64 or len(job_type) > 32:
-        problems.append(FieldProblem("gpu_model", "A model has at most 64 characters, a job type 32."))
+    if len(gpu_model) > 80 or len(job_type) > 32:
+        problems.append(FieldProblem("gpu_model", "A model has at most 80 characters, a job type 32."))
     for name, value in changes.items():
         if (problem := value_problem(name, value)) is not None:
             problems.append(FieldProblem(name, problem))

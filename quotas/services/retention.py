@@ -40,13 +40,13 @@ def rules(*, window_seconds: int, running: str) -> tuple[Rule, ...]:
 
 _SLICES: Final = Rule(
     "share_slices",
-    "Use of fair share in slices of six hours; older ones are added up into one",
+    "Use of fair share in slices of six hours; older slices are summed",
     "SELECT id FROM quotas_shareusage"
     " WHERE starts_at < least(%(before)s, %(now)s - %(window)s * interval '1 second')"
     " AND starts_at > 'epoch' ORDER BY id LIMIT %(batch)s",
     setting="MUSTER_KEEP_SHARES_DAYS",
     at_least_days=35,
-    why="fair share looks back so far",
+    why="fair share counts usage of that time",
     statement=_ROLL_UP,
 )
 _RULES: Final = (
@@ -64,7 +64,7 @@ _RULES: Final = (
     ),
     Rule(
         "notices",
-        "Notices to people that are about nothing any more",
+        "Notices whose subject no longer exists",
         "SELECT id FROM quotas_notice notice WHERE created_at < %(before)s"
         " AND NOT EXISTS (SELECT FROM quotas_notice_alerts tied WHERE tied.notice_id = notice.id)"
         " ORDER BY id LIMIT %(batch)s",

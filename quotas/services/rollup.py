@@ -86,7 +86,7 @@ def rule(*, running: str) -> Rule:
     """`running` selects the attempts whose lines are still reckoned with one by one."""
     return Rule(
         "ledger_lines",
-        "Lines of the ledger; they are added up by the day, and no sum changes",
+        "Lines of the ledger; entries are summed by day, and no total changes",
         f"""
         SELECT line.id FROM quotas_ledgerentry line
         WHERE line.starts_at < date_trunc('day', %(before)s, 'UTC') AND line.roll_up_id IS NULL
@@ -98,7 +98,7 @@ def rule(*, running: str) -> Rule:
         """,  # noqa: S608
         setting="MUSTER_KEEP_LEDGER_DAYS",
         at_least_days=36,
-        why="what was charged is checked against what was held, line by line",
+        why="charges are checked against holds, entry by entry",
         remove=roll_up,
         batch=BATCH,
     )

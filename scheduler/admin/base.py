@@ -19,6 +19,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from accounts import permissions
 from accounts.admin.base import OneLineFields, RefusedInForm
+from accounts.admin.times import ReadableTimes
 from accounts.services import audit
 from infra.errors import MusterError
 from infra.plain_text import one_line
@@ -69,7 +70,7 @@ class Verb:
     needs_reason: bool = True
 
 
-class FactsAdmin(OneLineFields, OperatorPages, RefusedInForm, ModelAdmin):
+class FactsAdmin(ReadableTimes, OneLineFields, OperatorPages, RefusedInForm, ModelAdmin):
     """A table of facts: searched, filtered, looked at; never edited."""
 
     verbs: dict[str, Verb] = {}

@@ -342,7 +342,7 @@ class ReservationForm(forms.ModelForm):  # type: ignore[type-arg]
         cleaned: dict[str, Any] = super().clean() or {}
         starts_at, ends_at = cleaned.get("starts_at"), cleaned.get("ends_at")
         if starts_at and ends_at and ends_at <= max(starts_at, timezone.now()):
-            self.add_error("ends_at", "Has to come after the start, and in the future.")
+            self.add_error("ends_at", "Must be after the start, and in the future.")
         return cleaned
 
 

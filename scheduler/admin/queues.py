@@ -37,7 +37,7 @@ class QueueForm(SettingsForm):
         cleaned = super().clean()
         default, longest = cleaned.get("default_wall_seconds"), cleaned.get("max_wall_seconds")
         if default and longest and default > longest:
-            self.add_error("default_wall_seconds", f"Is more than the longest allowed, {longest}.")
+            self.add_error("default_wall_seconds", f"Exceeds the maximum, {longest}.")
         cluster, partitions = cleaned.get("cluster"), cleaned.get("partitions")
         foreign = [p.name for p in partitions or () if cluster and p.cluster_id != cluster.pk]
         if foreign:
@@ -100,7 +100,7 @@ class QueueAdmin(SettingsAdmin):
             "Results",
             {
                 "fields": ("results_days", "results_job_mib", "results_until_fetched"),
-                "description": "How long nodes keep what jobs leave in their working folders. Empty: as the site says.",
+                "description": "How long nodes keep the working folders of ended jobs. Empty: the site's setting.",
             },
         ),
         (

@@ -39,7 +39,7 @@ class RetentionRunAdmin(FactsAdmin):
     def seconds(self, run: RetentionRun) -> str:
         return f"{((run.ended_at or timezone.now()) - run.started_at).total_seconds():.1f} s"
 
-    @display(description="Rows gone", ordering="removed")
+    @display(description="Rows removed", ordering="removed")
     def rows(self, run: RetentionRun) -> str:
         return f"{run.removed:,}"
 
@@ -55,10 +55,10 @@ class RetentionRunAdmin(FactsAdmin):
             (rule["words"], f"{rule['removed']:,}", said_for(rule["hours"], rule["setting"]))
             for rule in run.rules
         ]
-        return table(("What", "Rows gone", "Kept for"), rows, "Nothing yet.")
+        return table(("What", "Rows removed", "Kept for"), rows, "Nothing yet.")
 
     @display(description="")
     def now(self, _: RetentionRun) -> SafeString:
-        rows = [(rule.words, kept_for(rule), f"but {rule.at_least_days} days at least: {rule.why}" if rule.why else "")
+        rows = [(rule.words, kept_for(rule), f"at least {rule.at_least_days} days: {rule.why}" if rule.why else "")
                 for rule in rules()]  # fmt: skip
         return table(("What", "Kept for", ""), rows, "")

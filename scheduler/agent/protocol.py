@@ -19,7 +19,7 @@ KEY_VARIABLE: Final = "MUSTER_TASK_KEY"
 #: The end of a task whose agent was asked to stop: not the job's fault, however often it happens.
 SHUT_DOWN: Final = "Muster was stopped on this node."
 #: The end of a task whose guard on the node was killed.
-GUARD_KILLED: Final = "Its supervisor process on the node was killed, and its processes were ended with it."
+GUARD_KILLED: Final = "The supervisor process of the task was killed on the node, and the task was ended."
 #: The class of a task that was ended for its memory (`Report.failure`).
 OUT_OF_MEMORY: Final = "out-of-memory"
 #: The same for the disk that it filled.
@@ -29,9 +29,9 @@ UNHEALTHY: Final = "unhealthy"
 #: The longest text of a probe's result.
 PROBE_TEXT_BYTES: Final = 200
 #: The end of a task that, as the node knows for certain, was never started.
-NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
+NEVER_BEGAN: Final = "The task never started: the node was stopped first."
 #: How the end of a task begins whose checkpoint did not reach its node: not the job's fault.
-NOT_RESTORED: Final = "Its checkpoint could not be fetched to the node"
+NOT_RESTORED: Final = "The checkpoint could not be fetched to the node"
 #: The bytes of a checkpoint travel and are stored in pieces of this size; only the last is smaller.
 PIECE_BYTES: Final = 4 * 1024 * 1024
 #: Folders within a task's: of the checkpoints that it makes, and with the one that it goes on from.
@@ -56,7 +56,7 @@ class CheckpointTerms(TypedDict):
 
 
 #: The end of a task that was not started, because its node cannot isolate tasks now.
-NOT_ISOLATED: Final = "It never began: its node cannot isolate tasks at the moment."
+NOT_ISOLATED: Final = "The task never started: the node cannot isolate tasks at the moment."
 
 
 class Assignment(TypedDict):

@@ -45,7 +45,7 @@ class DatasetRequestSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=200)
     project = serializers.CharField(required=False, help_text="Name, slug or id.")
     path = serializers.CharField(
-        max_length=1024, required=False, help_text="Where; for people, not looked at."
+        max_length=1024, required=False, help_text="Path, for information only; Muster does not read it."
     )
 
 
@@ -60,7 +60,7 @@ class Datasets(ApiView):
 
     @extend_schema(operation_id="datasets_list", responses=DatasetSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Data of your projects that somebody has declared."""
+        """Declared datasets of your projects."""
         check_known(request)
         page = self.paginate_queryset(visible_datasets(person(request)))
         return self.get_paginated_response(DatasetSerializer(page, many=True).data)
@@ -73,7 +73,7 @@ class Datasets(ApiView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Say that data are ready: jobs that wait for them by name go on."""
+        """Declare data as ready: jobs that depend on these data can start."""
         row = services.declare_dataset(payload=body_of(request), by=person(request))
         return Response(DatasetSerializer(row).data, status=status.HTTP_200_OK)
 
@@ -99,7 +99,7 @@ class DatasetDetail(ApiView):
 
     @extend_schema(operation_id="datasets_withdraw", responses=DatasetSerializer)
     def delete(self, request: Request, number: int) -> Response:
-        """Say that data are not ready any more; jobs that were let go already stay so."""
+        """Withdraw data; jobs whose dependency was already satisfied are not affected."""
         row = self.find(request, number)
         row = services.withdraw_dataset(dataset=row, by=person(request), reason=reason_of(request))
         return Response(DatasetSerializer(row).data)

@@ -25,7 +25,7 @@ _KNOWN: Final = ("project", "user", "job", "since", "until", "sort", "limit", "e
 
 
 class JobUseSerializer(serializers.Serializer[Any]):
-    """A job's tries that ended in these days: amounts times seconds, and percentages of what was asked."""
+    """A job's attempts that ended in these days: amounts times seconds, and percentages of the request."""
 
     number = serializers.IntegerField()
     name = serializers.CharField()
@@ -33,28 +33,30 @@ class JobUseSerializer(serializers.Serializer[Any]):
     user = serializers.CharField()
     state = serializers.CharField()
     tries = serializers.IntegerField()
-    seconds = serializers.IntegerField(help_text="How long its tries held what they were given, together.")
+    seconds = serializers.IntegerField(help_text="Total time that the attempts held their allocations.")
     asked_seconds = serializers.IntegerField(allow_null=True, help_text="Null without a time limit.")
     unused_seconds = serializers.IntegerField(allow_null=True)
     gpu_milli_seconds = serializers.IntegerField()
-    lost_gpu_milli_seconds = serializers.IntegerField(help_text="Of tries that failed or were lost.")
+    lost_gpu_milli_seconds = serializers.IntegerField(help_text="Of attempts that failed or were lost.")
     gpu_measured = serializers.IntegerField(
-        allow_null=True, help_text="GPU time given, where its use was watched."
+        allow_null=True, help_text="Allocated GPU time that was measured."
     )
-    gpu_used = serializers.IntegerField(allow_null=True, help_text="Of it, while a kernel of the job ran.")
+    gpu_used = serializers.IntegerField(
+        allow_null=True, help_text="Part of the measured GPU time in which a kernel ran."
+    )
     idle_gpu_milli_seconds = serializers.IntegerField()
     cpu_milli_seconds = serializers.IntegerField()
-    cpu_measured = serializers.IntegerField(allow_null=True, help_text="Given, where its use was measured.")
+    cpu_measured = serializers.IntegerField(allow_null=True, help_text="Allocated and measured.")
     cpu_used = serializers.IntegerField(allow_null=True)
     idle_cpu_milli_seconds = serializers.IntegerField()
-    memory_mib = serializers.IntegerField(help_text="Asked for, for each task.")
-    peak_memory_mib = serializers.IntegerField(allow_null=True, help_text="Of the task that needed most.")
+    memory_mib = serializers.IntegerField(help_text="Requested per task.")
+    peak_memory_mib = serializers.IntegerField(allow_null=True, help_text="Highest use of one task.")
     idle_memory_mib_seconds = serializers.IntegerField()
     time_percent = serializers.FloatField(allow_null=True)
     gpu_percent = serializers.FloatField(allow_null=True)
     cpu_percent = serializers.FloatField(allow_null=True)
     memory_percent = serializers.FloatField(allow_null=True)
-    advice = serializers.ListField(child=serializers.CharField(), help_text="What would be enough.")
+    advice = serializers.ListField(child=serializers.CharField(), help_text="Suggested request.")
 
 
 class JobUses(ApiView):
@@ -70,16 +72,16 @@ class JobUses(ApiView):
             OpenApiParameter("project", str, description="Slug or id."),
             OpenApiParameter("user", str, description="Username."),
             OpenApiParameter("job", int, description="One job."),
-            OpenApiParameter("since", OpenApiTypes.DATE, description="First day; else the last 30 days."),
+            OpenApiParameter("since", OpenApiTypes.DATE, description="First day; default: 30 days ago."),
             OpenApiParameter("until", OpenApiTypes.DATE, description="The day after the last."),
-            OpenApiParameter("sort", str, enum=[*SORTS], description="What was wasted most."),
+            OpenApiParameter("sort", str, enum=[*SORTS], description="Sort key; most waste first."),
             OpenApiParameter("limit", int, description=f"1 to {MOST}; else 100."),
-            OpenApiParameter("export", str, enum=[*EXPORTS], description="Stream all of them."),
+            OpenApiParameter("export", str, enum=[*EXPORTS], description="Stream all rows."),
         ],
         responses=JobUseSerializer(many=True),
     )
     def get(self, request: Request) -> Any:
-        """Asked and used, job by job: those that wasted most first."""
+        """Requested and used resources by job, most waste first."""
         asked, problems = _asked(request)
         limit = request.query_params.get("limit", "100")
         if not (limit.isascii() and limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= MOST):

@@ -33,7 +33,7 @@ class JobFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(method="by_project")
     user = django_filters.CharFilter(method="by_user", help_text='A username, or "me".')
     gpu_type = django_filters.CharFilter(method="by_gpu_type")
-    name = django_filters.CharFilter(method="by_name", help_text="A part of it, in any case.")
+    name = django_filters.CharFilter(method="by_name", help_text="Part of the name, case-insensitive.")
     job_type = django_filters.CharFilter(lookup_expr="exact")
     submitted__gte = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     submitted__lte = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lte")
@@ -46,12 +46,12 @@ class JobFilter(django_filters.FilterSet):
         choices=[(c.value, c.value) for c in ReasonCategory], method="by_category"
     )
     array_id = django_filters.UUIDFilter()
-    node = django_filters.CharFilter(method="by_node", help_text="Jobs that hold something there now.")
+    node = django_filters.CharFilter(method="by_node", help_text="Jobs with an allocation on this node now.")
     label = django_filters.CharFilter(method="by_label", help_text="key or key=value; may be repeated.")
     count = django_filters.ChoiceFilter(
         choices=[(word, word) for word in ("true", "false")],
         method="unchanged",
-        help_text="Also answer how many there are.",
+        help_text="Also return the total number.",
     )
 
     class Meta:
@@ -135,6 +135,6 @@ def filtered(
             message=problems[0].message,
             status=400,
             problems=problems,
-            way_out="Correct the query and ask again.",
+            way_out="Correct the query and send the request again.",
         )
     return found.qs

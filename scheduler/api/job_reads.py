@@ -67,13 +67,11 @@ class JobLogs(JobView):
         ],
         responses={
             (200, "application/json"): LogSerializer,
-            (200, "text/plain"): OpenApiResponse(
-                OpenApiTypes.STR, "The bytes themselves; X-Next-Offset goes on."
-            ),
+            (200, "text/plain"): OpenApiResponse(OpenApiTypes.STR, "The bytes; continue at X-Next-Offset."),
         },
     )
     def get(self, request: Request, ref: str) -> HttpResponse:
-        """What a job printed, from a byte offset on."""
+        """The output of a job, from a byte offset on."""
         query = request.query_params
         stream = query.get("stream") or MERGED
         if stream not in (*STREAMS, MERGED):
@@ -107,15 +105,17 @@ class JobLogs(JobView):
 
 
 class UsagePointSerializer(serializers.Serializer[Any]):
-    """A part of the run, as long as `step_seconds`; of several tasks the mean, and the memory of the one with most."""
+    """A part of the run of `step_seconds`; over several tasks the mean, and the highest memory of one task."""
 
-    at_seconds = serializers.IntegerField(help_text="Its beginning, since the start of the attempt.")
+    at_seconds = serializers.IntegerField(
+        help_text="Start of the sample, in seconds since the start of the attempt."
+    )
     cpu_millis = serializers.IntegerField()
     memory_mib = serializers.IntegerField()
     gpu_percent = serializers.IntegerField(
-        allow_null=True, help_text="Of the time of all its GPUs; null where none was measured."
+        allow_null=True, help_text="Percentage of the time of all GPUs; null: not measured."
     )
-    gpu_memory_mib = serializers.IntegerField(allow_null=True, help_text="Of all its GPUs together.")
+    gpu_memory_mib = serializers.IntegerField(allow_null=True, help_text="Sum over all GPUs.")
 
 
 class GivenSerializer(serializers.Serializer[Any]):
@@ -123,14 +123,14 @@ class GivenSerializer(serializers.Serializer[Any]):
 
     cpu_millis = serializers.IntegerField()
     memory_mib = serializers.IntegerField()
-    gpu_memory_mib = serializers.IntegerField(help_text="Of all its GPUs together; 0 without one.")
+    gpu_memory_mib = serializers.IntegerField(help_text="Sum over all GPUs; 0 without a GPU.")
 
 
 class JobUsageSerializer(serializers.Serializer[Any]):
     attempt = serializers.IntegerField(allow_null=True, help_text="null for a job that never started.")
     started_at = serializers.DateTimeField(allow_null=True)
     step_seconds = serializers.IntegerField(
-        help_text="Doubles each time that an attempt has outgrown its points."
+        help_text="Doubles each time that an attempt exceeds its number of points."
     )
     tasks = serializers.IntegerField()
     given = GivenSerializer(allow_null=True)
@@ -184,25 +184,25 @@ def incomplete_tail(data: bytes) -> int:
 
 
 class StartRangeSerializer(serializers.Serializer[Any]):
-    """When it is likely to start: 1, 5 and 9 of 10 times by then; null = unknown."""
+    """The predicted start: 10th, 50th and 90th percentile; null = unknown."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
     p50_at = serializers.DateTimeField(allow_null=True)
     p90_at = serializers.DateTimeField(allow_null=True)
-    unknown = serializers.CharField(allow_blank=True, help_text="Why the latest start is not known.")
+    unknown = serializers.CharField(allow_blank=True, help_text="Why the latest start is unknown.")
     running_jobs = serializers.IntegerField(help_text="Running jobs that end before it.")
     ahead_jobs = serializers.IntegerField()
     computed_at = serializers.DateTimeField(allow_null=True)
 
 
 class SuggestedChangeSerializer(serializers.Serializer[Any]):
-    """The smallest single thing to ask differently, and what it gains."""
+    """The smallest single change of the request, and its gain."""
 
     field = serializers.CharField(help_text="Of the request: time_limit, gpu_count, gpu_type, queue, ...")
     value = serializers.CharField()
     words = serializers.CharField()
     starts_now = serializers.BooleanField()
-    at = serializers.DateTimeField(allow_null=True, help_text="When it would start then, at the latest.")
+    at = serializers.DateTimeField(allow_null=True, help_text="The latest start with that change.")
     gain_seconds = serializers.IntegerField()
 
 
@@ -261,12 +261,12 @@ class JobWhy(JobView):
     @extend_schema(
         operation_id="jobs_why",
         parameters=[
-            OpenApiParameter("nodes", bool, description="Also what every node says to one of its tasks.")
+            OpenApiParameter("nodes", bool, description="Also the eligibility of every node for one task.")
         ],
         responses=WhySerializer,
     )
     def get(self, request: Request, ref: str) -> Response:
-        """Why a job waits: the headline, every gate, who is ahead."""
+        """Why a job is pending: the headline, every filter, and the jobs ahead."""
         job = self.find(request, ref)
         nodes = request.query_params.get("nodes", "").lower() in ("1", "true", "yes")
         found = with_moments(explain_job(job=job, by=person(request), nodes=nodes).as_dict())
@@ -275,14 +275,14 @@ class JobWhy(JobView):
 
 
 class VictimSerializer(serializers.Serializer[Any]):
-    """One job that would make way; what the asker may not see of it is null."""
+    """One job that would be preempted; what the caller may not see is null."""
 
     number = serializers.IntegerField(allow_null=True)
     name = serializers.CharField(allow_null=True)
     project = serializers.CharField(allow_null=True)
     user = serializers.CharField(allow_null=True)
     priority = serializers.IntegerField(allow_null=True)
-    lost_seconds = serializers.IntegerField(allow_null=True, help_text="Work that would be done again.")
+    lost_seconds = serializers.IntegerField(allow_null=True, help_text="Work that would be repeated.")
     gpus = serializers.IntegerField()
     tasks = serializers.IntegerField()
     mode = serializers.ChoiceField(["requeue", "suspend"])
@@ -302,9 +302,7 @@ class PreviewSerializer(serializers.Serializer[Any]):
     blockers = serializers.ListField(child=serializers.DictField())
     quota = serializers.ListField(child=serializers.DictField())
     budgets = serializers.ListField(child=serializers.DictField())
-    victims = VictimSerializer(
-        many=True, help_text="The first of those that it would have stopped or suspended."
-    )
+    victims = VictimSerializer(many=True, help_text="The first jobs that would be stopped or suspended.")
     victims_count = serializers.IntegerField()
     ahead_jobs = serializers.IntegerField()
     ahead_gpus = serializers.IntegerField()
@@ -314,7 +312,9 @@ class PreviewSerializer(serializers.Serializer[Any]):
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     elements = serializers.IntegerField()
-    restarts = serializers.CharField(allow_blank=True, help_text="What restart_policy never means for it.")
+    restarts = serializers.CharField(
+        allow_blank=True, help_text="The effect of restart_policy never on the job."
+    )
     snapshot_at = serializers.DateTimeField(allow_null=True)
 
 
@@ -327,7 +327,7 @@ class JobPreview(ApiView):
 
     @extend_schema(operation_id="jobs_preview", request=JobRequestSerializer, responses=PreviewSerializer)
     def post(self, request: Request) -> Response:
-        """What would become of this job if it were submitted now; nothing is written."""
+        """Preview of this job if submitted now; nothing is written."""
         found = preview_job(payload=body_of(request), by=person(request)).as_dict()
         return Response(with_moments(found))
 
@@ -405,5 +405,5 @@ def bad_query(name: str, message: str) -> InvalidInput:
         message=f"{name}: {message}",
         status=400,
         problems=[FieldProblem(name, message, "out-of-range")],
-        way_out="Correct the query and ask again.",
+        way_out="Correct the query and send the request again.",
     )

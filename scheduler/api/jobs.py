@@ -94,10 +94,10 @@ class JobPages(NewestFirst):
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         described = super().get_paginated_response_schema(schema)
         described["properties"] |= {
-            "count": {"type": "integer", "description": "With count=true: how many jobs there are in all."},
+            "count": {"type": "integer", "description": "With count=true: the total number of jobs."},
             "count_is_estimate": {
                 "type": "boolean",
-                "description": f"From {MOST_COUNTED} jobs on their number is estimated, not counted.",
+                "description": f"From {MOST_COUNTED} jobs on, the number is an estimate.",
             },
         }
         return described
@@ -113,7 +113,7 @@ class Jobs(JobView):
 
     @extend_schema(
         operation_id="jobs_list",
-        parameters=[OpenApiParameter("count", bool, description="Also answer how many there are.")],
+        parameters=[OpenApiParameter("count", bool, description="Also return the total number.")],
         responses=JobRowSerializer(many=True),
         filters=True,
     )
@@ -139,7 +139,7 @@ class Jobs(JobView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Submit a job; amounts are per task. An array answers its first job."""
+        """Submit a job; amounts are per task. For an array the response is its first job."""
         body = body_of(request)
         job = submit.submit_job(payload=body, by=person(request), via="api")
         answer = new_job(job, waits=bool(body.get("depends_on")))
@@ -165,7 +165,7 @@ class JobDetail(JobView):
         },
     )
     def delete(self, request: Request, ref: str) -> Response:
-        """Cancel a job: 200 when it is over, 202 while its processes are being stopped."""
+        """Cancel a job: 200 when the job has ended, 202 while its processes are being stopped."""
         job = verbs.cancel_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
         over = status.HTTP_200_OK if job.is_terminal else status.HTTP_202_ACCEPTED
         return Response(self.again(request, job), status=over)
@@ -185,28 +185,28 @@ class JobVerb(JobView):
 
 
 class HoldJob(JobVerb):
-    """Keep a pending job from being considered until it is released."""
+    """Hold a pending job until it is released."""
 
 
 class ReleaseJob(JobVerb):
-    """Let a held job be considered again."""
+    """Release a held job."""
 
     verb = staticmethod(verbs.release_job)
 
 
 class RequeueJob(JobVerb):
-    """Stop a running job and let it wait again from the beginning."""
+    """Stop a running job and requeue it."""
 
     verb = staticmethod(verbs.requeue_job)
 
 
 class BoostBodySerializer(serializers.Serializer[Any]):
-    points = serializers.IntegerField(min_value=0, max_value=MAX_PRIORITY, help_text="0 ends its boost.")
+    points = serializers.IntegerField(min_value=0, max_value=MAX_PRIORITY, help_text="0 ends the boost.")
     seconds = serializers.IntegerField(
         required=False,
         min_value=SHORTEST_SECONDS,
         max_value=LONGEST_SECONDS,
-        help_text="How long; a day when it is left out.",
+        help_text="Duration; default: one day.",
     )
     reason = serializers.CharField(max_length=MAX_REASON)
 
@@ -221,7 +221,7 @@ class BoostJob(JobView):
     )
     @once
     def post(self, request: Request, ref: str) -> Response:
-        """Add to the effective priority of a job for a time; operators only, and it is in the audit trail."""
+        """Add points to the effective priority of a job for a time; operators only, recorded in the audit trail."""
         job = self.find(request, ref)
         inputs = Inputs(body_of(request))
         inputs.refuse_unknown(("points", "seconds", "reason"))
@@ -229,7 +229,7 @@ class BoostJob(JobView):
         seconds = inputs.integer("seconds", least=SHORTEST_SECONDS, most=LONGEST_SECONDS)
         reason = inputs.text("reason", most=MAX_REASON)
         if points is None and not inputs.problems:
-            inputs.wrong("points", "Required: how much is added to its priority.", code="required")
+            inputs.wrong("points", "Required: points to add to the priority.", code="required")
         inputs.finish("The job cannot be boosted")
         assert points is not None  # otherwise there was a problem
         boost_job(job=job, by=person(request), points=points, reason=reason, seconds=seconds or DAY_SECONDS)
@@ -253,12 +253,12 @@ class JobCheckpoint(JobView):
     )
     @once
     def post(self, request: Request, ref: str) -> Response:
-        """Say that a running job has saved its work: jobs that wait for its checkpoint go on."""
+        """Report a checkpoint of a running job: jobs that depend on the checkpoint can start."""
         job = self.find(request, ref)
         inputs = Inputs(body_of(request, optional=True))
         inputs.refuse_unknown(("path",))
         path = inputs.text("path", most=MAX_PATH)
-        inputs.finish("The checkpoint cannot be noted")
+        inputs.finish("The checkpoint cannot be recorded")
         report_checkpoint(job=job, by=person(request), path=path)
         return Response(self.again(request, job))
 
@@ -278,14 +278,14 @@ class ResizeJob(JobView):
     )
     @once
     def post(self, request: Request, ref: str) -> Response:
-        """Give a running elastic job fewer tasks, or start it again from its checkpoint to have more."""
+        """Resize a running elastic job: fewer tasks at once, or more tasks after a restart from its checkpoint."""
         job = self.find(request, ref)
         inputs = Inputs(body_of(request))
         inputs.refuse_unknown(("tasks", "reason"), called_elsewhere=CALLED_ELSEWHERE)
         tasks = inputs.integer("tasks", least=1, most=MAX_TASKS)
         reason = inputs.text("reason", most=MAX_REASON)
         if tasks is None and not inputs.problems:
-            inputs.wrong("tasks", "Required: how many tasks it is to have.", code="required")
+            inputs.wrong("tasks", "Required: the new number of tasks.", code="required")
         inputs.finish("The size cannot be changed")
         assert tasks is not None  # otherwise there was a problem
         job = resize_job(job=job, tasks=tasks, by=person(request), reason=reason)
@@ -297,7 +297,7 @@ NOT_ENDED = "not_ended"
 
 
 class ElementSerializer(serializers.Serializer[Any]):
-    """An element; what it printed is the part of its attempt's stdout and stderr that the offsets name."""
+    """An element; the offsets give its part of the attempt's stdout and stderr."""
 
     index = serializers.IntegerField()
     state = serializers.ChoiceField([NOT_ENDED, *(state.value for state in ElementState)])
@@ -344,7 +344,7 @@ class CancelElement(JobView):
     )
     @once
     def post(self, request: Request, ref: str, index: str) -> Response:
-        """Have one element of a pending job not run."""
+        """Cancel one element of a pending job."""
         end = cancel_element(
             job=self.find(request, ref), index=int(index), by=person(request), reason=reason_of(request)
         )
@@ -373,7 +373,7 @@ class BulkItemSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField(required=False)
     number = serializers.IntegerField(required=False)
     state = serializers.CharField(required=False)
-    jobs = serializers.IntegerField(required=False, help_text="How many, when it is an array.")
+    jobs = serializers.IntegerField(required=False, help_text="Number of jobs of an array.")
     error = serializers.DictField(required=False)
 
 
@@ -399,12 +399,12 @@ class BulkJobs(JobView):
         request=BulkRequestSerializer,
         responses={
             201: BulkAnswerSerializer,
-            207: OpenApiResponse(BulkAnswerSerializer, "Some were refused."),
+            207: OpenApiResponse(BulkAnswerSerializer, "Some jobs were refused."),
         },
     )
     @once
     def post(self, request: Request) -> Response:
-        """Submit many jobs: all or none, or with `atomic: false` each by itself."""
+        """Submit many jobs: all or none, or with `atomic: false` each one separately."""
         payloads, atomic = self._read(request)
         specs, errors = submit.parse_many(payloads=payloads, by=person(request))
         if errors and (atomic or len(errors) == len(payloads)):

@@ -47,19 +47,21 @@ class GpuSerializer(serializers.Serializer[Any]):
     index = serializers.IntegerField()
     uuid = serializers.CharField()
     gpu_type = serializers.CharField()
-    slice = serializers.CharField(help_text="Of which part of a GPU it is: 1g.10gb; empty for a whole one.")
+    slice = serializers.CharField(help_text="The GPU slice, such as 1g.10gb; empty: a whole GPU.")
     memory_bytes = serializers.IntegerField()
     numa_domain = serializers.IntegerField()
     state = serializers.ChoiceField(["free", "shared", "allocated", "unhealthy", "unavailable"])
     used_share = serializers.FloatField()
-    fake = serializers.BooleanField(help_text="Pretended by a demo node: it computes nothing.")
+    fake = serializers.BooleanField(help_text="Simulated by a demo node: computes nothing.")
     utilisation_percent = serializers.IntegerField(allow_null=True)
     memory_used_bytes = serializers.IntegerField(allow_null=True)
     temperature_c = serializers.IntegerField(allow_null=True)
     power_watts = serializers.IntegerField(allow_null=True)
-    trouble = serializers.CharField(help_text="Why it is unhealthy, or what else its node saw; else empty.")
+    trouble = serializers.CharField(help_text="Why the GPU is unhealthy, or another fault; else empty.")
     jobs = serializers.ListField(
-        child=serializers.IntegerField(), required=False, help_text="Jobs that hold it, if you may see them."
+        child=serializers.IntegerField(),
+        required=False,
+        help_text="Jobs that use the GPU, if you may see them.",
     )
 
 
@@ -69,12 +71,14 @@ class IsolationSerializer(serializers.Serializer[Any]):
     people = serializers.BooleanField(help_text=HOLDS["people"])
     processes = serializers.BooleanField(help_text=HOLDS["processes"])
     amounts = serializers.BooleanField(help_text=HOLDS["amounts"])
-    means = serializers.ListField(child=serializers.CharField(), help_text="by what")
-    missing = serializers.ListField(child=serializers.CharField(), help_text="why there is not more")
+    means = serializers.ListField(child=serializers.CharField(), help_text="Means of isolation.")
+    missing = serializers.ListField(
+        child=serializers.CharField(), help_text="Missing means of isolation, and why."
+    )
 
 
 class NodeSerializer(serializers.Serializer[Any]):
-    """A node: what it has, what is in use, and whether it takes jobs."""
+    """A node: capacity, usage, and whether it accepts jobs."""
 
     id = serializers.IntegerField()
     name = serializers.CharField()
@@ -86,7 +90,8 @@ class NodeSerializer(serializers.Serializer[Any]):
     drained_by = serializers.CharField()
     drained_at = serializers.DateTimeField(allow_null=True)
     drain_deadline_at = serializers.DateTimeField(
-        allow_null=True, help_text="When what still runs there is requeued; null: it runs to its end."
+        allow_null=True,
+        help_text="When jobs that still run are requeued; null: running jobs continue to their end.",
     )
     schedulable = serializers.BooleanField()
     trouble = serializers.CharField()
@@ -270,11 +275,11 @@ class NodeVerb(ApiView):
 
 
 class CordonNode(NodeVerb):
-    """Take no new jobs; those that run go on."""
+    """Cordon a node: no new jobs; running jobs continue."""
 
 
 class UncordonNode(NodeVerb):
-    """Take jobs again."""
+    """Uncordon a node: jobs can start again."""
 
     def do(self, node: Node, request: Request, reason: str) -> None:
         services.uncordon_node(node=node, by=person(request), reason=reason)
@@ -296,7 +301,7 @@ class Gpus(ApiView):
 
     @extend_schema(operation_id="gpus_list", responses=GpuListSerializer)
     def get(self, request: Request) -> Response:
-        """Every GPU, who holds it, and how many are free."""
+        """Every GPU with its jobs, and the number of free GPUs."""
         gpus: list[dict[str, Any]] = []
         for item in cluster_map(person(request)):
             holders: dict[int, list[int]] = defaultdict(list)

@@ -61,7 +61,7 @@ class TriggerRequestSerializer(serializers.Serializer[Any]):
 class TriggerAnswerSerializer(serializers.Serializer[Any]):
     scheduled_count = serializers.IntegerField()
     remaining_pending = serializers.IntegerField()
-    planned = serializers.BooleanField(help_text="False where another planner was at work all the time.")
+    planned = serializers.BooleanField(help_text="False: another planner held the lease all the time.")
 
 
 class SchedulerTrigger(ApiView):
@@ -75,7 +75,7 @@ class SchedulerTrigger(ApiView):
         operation_id="scheduler_trigger", request=TriggerRequestSerializer, responses=TriggerAnswerSerializer
     )
     def post(self, request: Request) -> Response:
-        """Plan every cluster now; with a project, for its leads, the counts are that project's."""
+        """Plan every cluster now; with a project, for its leads, only that project's jobs are counted."""
         by, body = person(request), body_of(request, optional=True)
         if unknown := [name for name in body if name != "project_id"]:
             message = "There is no such field; known is project_id."

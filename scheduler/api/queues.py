@@ -55,25 +55,25 @@ class QueueSerializer(serializers.Serializer[Any]):
     default_wall_seconds = serializers.IntegerField(allow_null=True)
     max_wall_seconds = serializers.IntegerField(allow_null=True)
     results_days = serializers.IntegerField(
-        allow_null=True, help_text="null: as the site says; 0: unlimited."
+        allow_null=True, help_text="null: the site's setting; 0: unlimited."
     )
     results_job_mib = serializers.IntegerField(allow_null=True)
     results_until_fetched = serializers.BooleanField(allow_null=True)
     scratch_mib = serializers.IntegerField(
         allow_null=True,
-        help_text="Disk for a task whose job asks for no storage; null: as the site says; 0: unlimited.",
+        help_text="Disk for a task whose job requests no storage; null: the site's setting; 0: unlimited.",
     )
     isolation = serializers.ChoiceField(
         choices=ISOLATION_CHOICES,
         help_text='Jobs run only on nodes that isolate at least this much; "": any node.',
     )
     required_isolation = serializers.ChoiceField(
-        choices=ISOLATION_CHOICES, help_text="The same, with what the profile of the queue asks for."
+        choices=ISOLATION_CHOICES, help_text="The same, including what the profile of the queue requires."
     )
     running_jobs = serializers.IntegerField()
     pending_jobs = serializers.IntegerField()
     total_jobs = serializers.IntegerField()
-    total_is_estimate = serializers.BooleanField(help_text="There are too many to count them each time.")
+    total_is_estimate = serializers.BooleanField(help_text="True: the number is an estimate.")
     generation = serializers.IntegerField()
 
     def to_representation(self, queue: Queue) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class QueueDetail(ApiView):
 
     @extend_schema(operation_id="queues_edit", request=QueueChangeSerializer, responses=QueueSerializer)
     def patch(self, request: Request, ref: str) -> Response:
-        """Pause or resume a queue, or change its limits; for operators."""
+        """Pause or resume a queue, or change its limits; operators only."""
         queue, by, body = queue_by_ref(person(request), ref), person(request), dict(body_of(request))
         paused, reason = body.pop("paused", None), body.pop("reason", "")
         generation = body.pop("generation", None)
@@ -244,7 +244,7 @@ class QueueSummary(ApiView):
 
     @extend_schema(operation_id="queue_status", responses=QueueSummarySerializer)
     def get(self, request: Request) -> Response:
-        """What waits and what runs, over all queues that you may see."""
+        """Pending and running jobs over all queues that you may see."""
         by = person(request)
         counts = dict.fromkeys((state.value for state in PublicState), 0)
         inner = state_counts(listed_jobs(by))

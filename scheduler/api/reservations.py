@@ -29,7 +29,7 @@ class ReservationSerializer(serializers.Serializer[Any]):
     cluster = serializers.CharField()
     state = serializers.ChoiceField(["planned", "active", "ended", "cancelled"])
     nodes = serializers.ListField(child=serializers.CharField())
-    project = serializers.CharField(allow_null=True, help_text="null: maintenance, nobody's jobs run there.")
+    project = serializers.CharField(allow_null=True, help_text="null: maintenance; no job runs on the nodes.")
     job_id = serializers.UUIDField(allow_null=True, help_text="Held for this job alone.")
     job_number = serializers.IntegerField(allow_null=True)
     starts_at = serializers.DateTimeField()
@@ -74,7 +74,9 @@ class ReservationRequestSerializer(serializers.Serializer[Any]):
     job_id = serializers.CharField(required=False, help_text="A pending job's id or number.")
     name = serializers.CharField(max_length=120, required=False)
     nodes = serializers.ListField(child=serializers.CharField(), required=False, help_text="Names or ids.")
-    project = serializers.CharField(required=False, allow_null=True, help_text="Whose jobs may run there.")
+    project = serializers.CharField(
+        required=False, allow_null=True, help_text="Project whose jobs may run on the nodes."
+    )
     cluster = serializers.CharField(required=False)
     starts_at = serializers.DateTimeField(required=False)
     ends_at = serializers.DateTimeField(required=False)
@@ -124,7 +126,7 @@ class Reservations(ApiView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Set nodes aside; for operators."""
+        """Reserve nodes; operators only."""
         row = services.reserve(payload=body_of(request), by=person(request))
         whole = visible_reservations(person(request)).get(pk=row.pk)
         return Response(ReservationSerializer(whole).data, status=status.HTTP_201_CREATED)
@@ -145,7 +147,7 @@ class ReservationDetail(ApiView):
 
     @extend_schema(operation_id="reservations_cancel", responses=ReservationSerializer)
     def delete(self, request: Request, ref: str) -> Response:
-        """Give the nodes back; by the reservation's id or its job's."""
+        """Cancel a reservation, by its id or the id of its job."""
         by = person(request)
         row = services.reservation_by_ref(by, ref)
         services.cancel_reservation(reservation=row, by=by, reason=reason_of(request))

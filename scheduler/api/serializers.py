@@ -76,7 +76,7 @@ class JobDependencySerializer(serializers.Serializer[Any]):
 
 
 class LikelyStartSerializer(serializers.Serializer[Any]):
-    """The last forecast of a waiting job: 1, 5 and 9 of 10 times it starts by then; null = unknown."""
+    """The last forecast of a pending job: the 10th, 50th and 90th percentile of its start; null = unknown."""
 
     p10_at = serializers.DateTimeField(allow_null=True)
     p50_at = serializers.DateTimeField(allow_null=True)
@@ -86,7 +86,7 @@ class LikelyStartSerializer(serializers.Serializer[Any]):
 
 
 class BoostSerializer(serializers.Serializer[Any]):
-    """What an operator has added to its priority for a time; `priority` is without it."""
+    """Points that an operator has added for a time; `priority` is without these points."""
 
     points = serializers.IntegerField()
     until = serializers.DateTimeField()
@@ -114,7 +114,9 @@ class JobSerializer(serializers.Serializer[Any]):
     tasks = serializers.IntegerField()
     nodes = serializers.IntegerField(allow_null=True)
     tasks_per_node = serializers.IntegerField(allow_null=True)
-    min_tasks = serializers.IntegerField(allow_null=True, help_text="As few are enough; null: all of them.")
+    min_tasks = serializers.IntegerField(
+        allow_null=True, help_text="Minimum number of tasks to start; null: all."
+    )
     elastic = serializers.BooleanField()
     on_task_failure = serializers.ChoiceField([rule.value for rule in TaskFailure])
     pack = PackSerializer(allow_null=True)
@@ -140,7 +142,7 @@ class JobSerializer(serializers.Serializer[Any]):
     )
     secrets = serializers.ListField(
         child=serializers.DictField(child=serializers.CharField()),
-        help_text="Which secrets its tasks get: name, of (user or project), and env or file. No values.",
+        help_text="Secrets of the tasks: name, of (user or project), and env or file. No values.",
     )
     working_dir = serializers.CharField()
     artifacts = serializers.ListField(
@@ -149,7 +151,9 @@ class JobSerializer(serializers.Serializer[Any]):
     standard_output = serializers.CharField(help_text="A file that its output also goes to.")
     standard_error = serializers.CharField()
     open_mode = serializers.ChoiceField(OPEN_MODES)
-    mail_type = serializers.CharField(help_text="When its owner is mailed; empty: as their preferences say.")
+    mail_type = serializers.CharField(
+        help_text="When the owner gets mail; empty: the owner's preferences apply."
+    )
     labels = serializers.DictField(child=serializers.CharField())
     node_selector = serializers.DictField(child=serializers.CharField())
     tolerations = serializers.ListField(child=serializers.DictField())
@@ -169,7 +173,7 @@ class JobSerializer(serializers.Serializer[Any]):
     restart_delay = serializers.IntegerField(allow_null=True, help_text="seconds")
     restart_delay_max = serializers.IntegerField(allow_null=True, help_text="seconds")
     checkpoint = serializers.DictField(
-        help_text="How it is asked for checkpoints; empty: it makes none. Times in seconds, sizes in MiB."
+        help_text="Checkpoint settings; empty: no checkpoints. Times in seconds, sizes in MiB."
     )
     preemptible = serializers.BooleanField()
     created_at = serializers.DateTimeField()
@@ -180,7 +184,7 @@ class JobSerializer(serializers.Serializer[Any]):
     started_at = serializers.DateTimeField(allow_null=True)
     completed_at = serializers.DateTimeField(allow_null=True)
     expected_start = serializers.DateTimeField(
-        allow_null=True, help_text="The start that backfill keeps for it, at the latest."
+        allow_null=True, help_text="The latest start that backfill guarantees."
     )
     likely_start = LikelyStartSerializer(allow_null=True)
     exit_code = serializers.IntegerField(allow_null=True)
@@ -189,9 +193,9 @@ class JobSerializer(serializers.Serializer[Any]):
     failure_class = serializers.ChoiceField(
         [one.value for one in FailureClass],
         allow_null=True,
-        help_text="Of its last ended attempt, where that did not succeed.",
+        help_text="Of the last ended attempt, if unsuccessful.",
     )
-    attempt = serializers.IntegerField(help_text="How many times it was started; 0 before the first.")
+    attempt = serializers.IntegerField(help_text="Number of starts; 0 before the first.")
     allocations = JobAllocationSerializer(many=True)
     submitted_via = serializers.CharField()
 
@@ -201,7 +205,7 @@ class JobSerializer(serializers.Serializer[Any]):
 
 
 class JobRowSerializer(JobSerializer):
-    """A job in a list: all but what runs and its environment, which may be long."""
+    """A job in a list, without command, script and environment, which may be long."""
 
     command = None  # type: ignore[assignment]
     script = None  # type: ignore[assignment]
@@ -395,7 +399,7 @@ def _relations(dependencies: Iterable[Any], held: Iterable[Any]) -> dict[str, An
 
 
 class JobEventSerializer(serializers.ModelSerializer[Any]):
-    """What happened to a job, in a person's words."""
+    """An event of a job, as a sentence."""
 
     actor = serializers.CharField(source="actor.username", allow_null=True, default=None)
     epoch = serializers.IntegerField(allow_null=True)
@@ -411,7 +415,7 @@ class LogSerializer(serializers.Serializer[Any]):
     next_offset = serializers.IntegerField()
     eof = serializers.BooleanField()
     awaited_bytes = serializers.IntegerField(
-        allow_null=True, help_text="Printed, and not here yet; null while the job runs."
+        allow_null=True, help_text="Output that has not arrived yet; null while the job runs."
     )
     text = serializers.CharField()
 

@@ -120,7 +120,7 @@ class SbatchAnswerSerializer(serializers.Serializer[Any]):
 
 
 class SbatchRequestSerializer(serializers.Serializer[Any]):
-    """A script, and fields of a job that win over its directives."""
+    """A script, and fields of a job that override its directives."""
 
     script = serializers.CharField()
 
@@ -141,7 +141,7 @@ class Sbatch(JobView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Submit an `sbatch` script; it runs as it is, by its own first line."""
+        """Submit an `sbatch` script; it runs unchanged, by the interpreter of its first line."""
         script, overrides = self._read(request.data)
         payload, ignored = parse_sbatch(script, by=person(request), overrides=overrides)
         job = submit.submit_job(payload=payload, by=person(request), via="sbatch")
@@ -162,13 +162,15 @@ class Sbatch(JobView):
         elif trouble := unclean(script):
             problem = FieldProblem("script", f"The script {trouble}.", "bad-text")
         elif "command" in data:
-            problem = FieldProblem("command", "Has no place beside a script.", "one-of")
+            problem = FieldProblem("command", "Not allowed together with a script.", "one-of")
         if problem is not None:
             raise InvalidInput(message=problem.message, code="bad-script", problems=[problem])
         overrides = {name: value for name, value in data.items() if name != "script"}
         unknown = [name for name in overrides if name not in FIELDS]
         if unknown:
-            message = f"There is no field {str(unknown[0])[:60]!r}; fields of a job may stand beside script."
+            message = (
+                f"There is no field {str(unknown[0])[:60]!r}; fields of a job are accepted beside script."
+            )
             raise InvalidInput(
                 message=message, problems=[FieldProblem(str(unknown[0])[:60], message, "unknown-field")]
             )

@@ -133,7 +133,7 @@ class Policy:
         if self.age_cap_seconds < 1:
             raise ValueError("age must be capped at 1 second or more")
         if self.backfill != "none" and self.strict_order:
-            raise ValueError("a strict order lets nobody pass: it has no backfill")
+            raise ValueError("a strict order has no backfill")
         if self.resize_seconds < 0:
             raise ValueError(
                 "elastic jobs change their size no sooner than 0 or more seconds after the last time"

@@ -24,7 +24,7 @@ register = template.Library()
 
 _QOS_HELP = {
     "guaranteed": "the full request is reserved; no bursting",
-    "burstable": "may use idle capacity beyond the request",
+    "burstable": "may use idle capacity above the request",
     "best-effort": "runs on leftover capacity",
 }
 

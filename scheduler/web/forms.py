@@ -319,6 +319,9 @@ def shown(field: Declared) -> dict[str, Any]:
         "words": form.words,
         "help": _help_of(field),
         "most_characters": _most_characters(field),
+        "whole": field.kind is Kind.INTEGER,
+        "least": field.least,
+        "most": field.most,
     }
 
 

@@ -67,8 +67,8 @@ SAID: Final = {
     "boost without effect": (
         "Job {number} is boosted. The queue is not ordered by priority, so the position stays the same."
     ),
-    "migrate": "Job {number} is moved: it saves, ends here, and goes on from its checkpoint elsewhere.",
-    "boosted": "Job {number} is back at its base priority.",
+    "migrate": "Job {number} is being moved: the job writes a checkpoint, ends, and continues on another node.",
+    "boosted": "Job {number} has its base priority again.",
 }
 
 

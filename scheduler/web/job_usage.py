@@ -36,6 +36,9 @@ class UsageLines:
     rows: list[tuple[str, list[str]]]
     span: str
     tasks: int
+    #: Of the task of a job with one: the highest memory so far, and the cores at the last point.
+    peak_memory: str
+    cores_now: str
 
 
 def usage_lines(used: JobUsage) -> UsageLines | None:
@@ -64,6 +67,8 @@ def usage_lines(used: JobUsage) -> UsageLines | None:
         ],
         span=duration(ends),
         tasks=used.tasks,
+        peak_memory=mib(max(point.memory_mib for point in used.points)),
+        cores_now=_cores(used.points[-1].cpu_millis),
     )
 
 

@@ -1,4 +1,4 @@
-"""Drains and moves on pages: what a drain would mean, what it means for one job, and moving a job."""
+"""Drains, moves and rebalancing on pages: the plan of a drain, its outcome for one job, and proposed moves."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
 
+from accounts import permissions
+from accounts.models import User
 from accounts.web.pages import page, reader
-from infra.errors import InvalidInput
+from infra.errors import InvalidInput, NotFound
+from infra.plain_text import reason_of
 from infra.times_in_text import written
 from scheduler.core.lifecycle import RestartPolicy
-from scheduler.models import Allocation, Job, JobMove, MoveState, Node
+from scheduler.models import Allocation, Cluster, Job, JobMove, MoveState, Node
 from scheduler.selectors import node_by_ref
 from scheduler.services.moves.drains import drain_of
 from scheduler.services.moves.fates import FATE_WORDS, RUNS, Fate, words_without_plan
+from scheduler.services.moves.rebalance import Applied, Proposal, apply_moves, propose_moves
 
 #: Deadlines that the dialog offers; any other may be given to the API and the command line.
 DEADLINES: Final = (
@@ -114,3 +120,59 @@ def moves_shown(job: Job, verbs: frozenset[str]) -> dict[str, Any]:
         "move": move_of(job) if job.checkpoint else None,
         "targets": list(targets_of(job)) if "migrate" in verbs else [],
     }
+
+
+# ---------------------------------------------------------------- rebalancing
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page
+def rebalance(request: HttpRequest) -> HttpResponse:
+    """The proposals of a cluster; POST starts the chosen ones. Raises NotAllowed and NotFound."""
+    user = reader(request)
+    permissions.require(user, "operate")
+    cluster = _cluster(request.GET.get("cluster", ""))
+    if request.method == "POST":
+        _apply(request, user)
+        return redirect(f"{reverse('rebalance')}?cluster={cluster.slug}")
+    found = propose_moves(cluster=cluster, by=user)
+    context = {
+        "cluster": cluster,
+        "clusters": Cluster.objects.order_by("name"),
+        "proposals": [(one, _percents(one)) for one in found],
+        "measured": any(one.fragmented_before != one.fragmented_after for one in found),
+    }
+    return render(request, "scheduler/rebalance.html", context)
+
+
+def _percents(one: Proposal) -> str:
+    """The fragmented part of the GPUs before and after a move; "" where no pending job asks for GPUs."""
+    if one.fragmented_before is None or one.fragmented_after is None:
+        return ""
+    return f"{100 * one.fragmented_before:.0f} % → {100 * one.fragmented_after:.0f} %"
+
+
+def _cluster(slug: str) -> Cluster:
+    clusters = Cluster.objects.order_by("id")
+    cluster = (clusters.filter(slug=slug) if slug else clusters).first()
+    if cluster is None:
+        raise NotFound(f"There is no cluster {slug[:60]!r}.", way_out="The page Cluster lists the nodes.")
+    return cluster
+
+
+def _apply(request: HttpRequest, user: User) -> None:
+    chosen = [one.partition(":") for one in request.POST.getlist("move")]
+    if not chosen:
+        messages.error(request, "Select at least one move first.")
+        return
+    reason = reason_of(request.POST.get("reason", ""), most=200)
+    moves = [{"job": job, "node": node} for job, _, node in chosen]
+    for done in apply_moves(payload={"moves": moves, "reason": reason}, by=user):
+        _say(request, done)
+
+
+def _say(request: HttpRequest, done: Applied) -> None:
+    if done.refused:
+        messages.error(request, f"Job {done.job} is not moved: {done.refused}")
+    else:
+        messages.success(request, f"Job {done.job} is being moved to {done.node}.")

@@ -54,6 +54,7 @@ urlpatterns = [
     path("nodes/<int:node_id>/", cluster.show, name="node"),
     path("nodes/<int:node_id>/drain-plan/", moves.drain_plan, name="node-drain-plan"),
     path("nodes/<int:node_id>/<str:verb>/", cluster.act, name="node-act"),
+    path("rebalance/", moves.rebalance, name="rebalance"),
     path("forecasts/", forecasts.show, name="forecasts"),
     path("queues/", queues.index, name="queues"),
     path("queues/<int:queue_id>/<str:verb>/", queues.act, name="queue-act"),

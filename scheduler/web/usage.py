@@ -338,7 +338,7 @@ def _budget(state: BudgetState, asked: Question, user: User, roles: Mapping[int,
     left = [1 - charged / amount for _, charged in state.days]
     out = state.runs_out_at
     burn = Burn(
-        title=f"What is left of {state.budget.name}, day by day",
+        title=f"Remaining budget of {state.budget.name}, by day",
         days=(end - begin).days,
         left=left,
         held=period.held / amount,

@@ -244,9 +244,12 @@
       zone.dataset.ready = "1";
       const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
       if (name) {
-        zone.hidden = false;
-        zone.textContent = "Use this browser's: " + name;
-        zone.addEventListener("click", () => { const field = document.getElementById(zone.dataset.browserZone); field.value = name; field.focus(); });
+        const field = document.getElementById(zone.dataset.browserZone);
+        const offer = () => { zone.hidden = field.value.trim() === name; };
+        zone.textContent = "Use the zone of this browser: " + name;
+        zone.addEventListener("click", () => { field.value = name; field.focus(); offer(); });
+        field.addEventListener("input", offer);
+        offer();
       }
     }
   }

@@ -434,7 +434,7 @@
 
   // ------------------------------------------------------------ notices
 
-  // Every page follows the banner and the bell; the dot and "this may be old" are about what else the page shows.
+  // Every page follows the banner and the bell; the dot and "may be out of date" are about what else the page shows.
   function showsMore() {
     return Array.from(topics.keys()).some((name) => name !== "site" && name !== "notifications");
   }
@@ -449,7 +449,7 @@
   function show() {
     const now = state();
     const seconds = Math.max(0, Math.round((Date.now() - goodAt) / 1000));
-    const at = new Date(goodAt).toLocaleTimeString();
+    const at = new Date(goodAt).toLocaleTimeString("en-GB", { timeZone: document.documentElement.dataset.zone || undefined });
     const words = {
       live: "live", paused: "paused", offline: "offline",
       delayed: seconds > 1 ? "delayed " + seconds + " s" : "delayed",
@@ -457,7 +457,7 @@
     const dot = document.getElementById("live-dot");
     if (dot && showsMore()) {
       const word = dot.querySelector(".word") || dot;
-      const label = "Live updates: " + words[now] + (now === "live" ? "" : ", last good at " + at);
+      const label = "Live updates: " + words[now] + (now === "live" ? "" : ", last update at " + at);
       if (dot.dataset.state !== now) dot.dataset.state = now;
       if (word.textContent !== words[now]) word.textContent = words[now];
       dot.title = label + ". Click to " + (paused ? "resume." : "pause.");

@@ -71,6 +71,15 @@ def test_details_and_metrics_are_for_operators_and_for_the_token_alone(
 
 
 @pytest.mark.django_db
+def test_checks_that_pass_say_what_was_found(client: Client) -> None:
+    with override_settings(MUSTER_METRICS_TOKEN="a-token"):
+        details = client.get("/readyz?verbose", HTTP_AUTHORIZATION="Bearer a-token").content.decode()
+
+    assert "outside: no failures in the latest calls" in details
+    assert "nodes: all in service" in details
+
+
+@pytest.mark.django_db
 def test_an_empty_token_opens_nothing(client: Client) -> None:
     with override_settings(MUSTER_METRICS_TOKEN=""):
         answer = client.get("/metrics", REMOTE_ADDR=ELSEWHERE, HTTP_AUTHORIZATION="Bearer ")

@@ -9,7 +9,7 @@ from tests.support.stack import Stack
 
 def test_an_admin_signs_in_and_finds_the_models(page: Page, live_stack: Stack) -> None:
     page.goto("/admin/")
-    page.get_by_label("Name", exact=True).fill("admin")
+    page.get_by_label("Username", exact=True).fill("admin")
     page.get_by_label("Password", exact=True).fill(live_stack.credentials["admin"])
     page.get_by_role("button", name="Sign in", exact=True).click()
 
@@ -20,7 +20,7 @@ def test_an_admin_signs_in_and_finds_the_models(page: Page, live_stack: Stack) -
 
 def test_a_limit_is_saved_after_its_effect_was_shown(page: Page, live_stack: Stack) -> None:
     page.goto("/admin/")
-    page.get_by_label("Name", exact=True).fill("operator")
+    page.get_by_label("Username", exact=True).fill("operator")
     page.get_by_label("Password", exact=True).fill(live_stack.credentials["operator"])
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.goto("/admin/quotas/quota/?resource__exact=memory_mib")

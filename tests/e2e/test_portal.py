@@ -31,7 +31,7 @@ PAGES = ["/", "/submit/", "/jobs/", "/cluster/", "/cluster/?view=table", "/queue
 
 def sign_in(page: Page, name: str = "alice") -> None:
     page.goto("/signin/")
-    page.get_by_label("Name").fill(name)
+    page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(f"{name}-demo")
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.wait_for_url("**/")
@@ -63,6 +63,21 @@ def cancel(page: Page, number: int) -> None:
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
     expect(state(page)).to_have_attribute("data-job-state", "cancelled")
+
+
+def test_the_zone_of_the_browser_is_offered_only_where_it_is_not_set(page: Page) -> None:
+    """A browser in UTC has nothing to offer an account in UTC."""
+    sign_in(page)
+    page.goto("/settings/")
+    offer, field = page.locator("[data-browser-zone]"), page.locator("#time_zone")
+    own = page.evaluate("Intl.DateTimeFormat().resolvedOptions().timeZone")
+
+    field.fill("Asia/Tokyo")
+    expect(offer).to_be_visible()
+    offer.click()
+
+    expect(field).to_have_value(own)
+    expect(offer).to_be_hidden()
 
 
 def test_the_bell_counts_a_job_that_failed_without_a_reload(page: Page, live_stack: Stack) -> None:

@@ -63,7 +63,7 @@ def test_two_people_never_share_a_number(tmp_path: Path) -> None:
     numbers = {accounts.account_of(name).uid for name in ("x", "y", "z")}
 
     assert numbers == {FIRST_UID, FIRST_UID + 1, FIRST_UID + 2}
-    with pytest.raises(NoAccount, match="are given out"):
+    with pytest.raises(NoAccount, match="are in use"):
         accounts.account_of("w")
 
 

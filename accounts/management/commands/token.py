@@ -60,5 +60,5 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{token.name}: {', '.join(token.scopes)} for {user.username} until {token.expires_at:%Y-%m-%d}."
         )
-        self.stdout.write("It is shown this once:")
+        self.stdout.write("The token is shown once:")
         self.stdout.write(plain)

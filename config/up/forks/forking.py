@@ -141,5 +141,5 @@ class ForkServer(Process):
         self._orders.sendall(data[sent:])
         pid = int(self._orders.recv(20))
         if pid <= 0:
-            raise NotForked("there is no room for another process")
+            raise NotForked("no other process can be started")
         return pid

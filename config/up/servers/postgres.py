@@ -205,7 +205,7 @@ class Postgres:
         if kept != ours:
             raise StateError(
                 f"The data in {self.data} was written by PostgreSQL {kept}, and this is PostgreSQL {ours}. "
-                f"Start once more with PostgreSQL {kept} and `pg_dump` it, or set MUSTER_STATE to another "
+                f"Start again with PostgreSQL {kept} and `pg_dump` it, or set MUSTER_STATE to another "
                 "folder."
             )
 

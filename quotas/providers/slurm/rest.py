@@ -240,7 +240,7 @@ def _failure(number: int, text: str, detail: str) -> Unreachable | Refused:
         return Unreachable(f"slurmrestd answers, but what is behind it does not: {text}.")
     if number == _BAD_TOKEN or "config is unable to load" in text or "Failed while looking" in text:
         return Refused(
-            "Slurm does not accept the token: it has run out, or is another user's. Make a new one with"
+            "Slurm does not accept the token: the token has expired, or belongs to another user. Create a token with"
             " `scontrol token` and set EXECUTOR_SLURM_AUTH_TOKEN."
         )
     more = f" ({detail})" if detail and detail != text else ""

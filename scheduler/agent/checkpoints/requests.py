@@ -80,7 +80,7 @@ class Asked:
             self.request = Request(ASKED, time.monotonic() + terms["grace_seconds"])
 
     def ask_when_due(self) -> None:
-        """Ask where its time limit is near, or its period is over."""
+        """Ask where the time limit is near, or a period is over."""
         terms, record = self.entry.checkpoint_terms, self.entry.record
         if self.request is not None or terms is None or record is None or record["state"] != "running":
             return
@@ -133,7 +133,7 @@ class Asked:
         name = signal.Signals(terms["signal"]).name if terms else "the signal"
         if not request.reached:
             return f"No process of the job handles {name}."
-        return "The job was asked and wrote no checkpoint in time."
+        return "The job wrote no checkpoint in time after the request."
 
     def _go_on(self) -> None:
         """Forget the request, and carry out the stop that waited."""

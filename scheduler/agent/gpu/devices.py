@@ -57,7 +57,7 @@ def add_missing(found: Observation, before: Mapping[str, Device], why: str) -> N
     """
     for uuid, device in before.items():
         if uuid not in found.devices and device["of"] not in found.nvml_index:
-            found.devices[uuid] = unhealthy(device, why or "it does not answer any more")
+            found.devices[uuid] = unhealthy(device, why or "the GPU no longer responds")
 
 
 def mark_foreign_use(

@@ -119,7 +119,7 @@ class Gpus:
     def faults_of(self, numbers: Sequence[int]) -> str:
         """What is wrong with these GPUs, in sentences for a task that held them; empty when nothing is."""
         return "; ".join(
-            f"GPU {device['index']}, which it held, is not healthy: {device['trouble']}."
+            f"GPU {device['index']}, allocated to the task, is not healthy: {device['trouble']}."
             for device in self.devices()
             if device["index"] in numbers and not device["healthy"]
         )

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 #: Errors after which NVIDIA asks for a reset or a repair.
 FATAL_XIDS: Final = {
-    46: "it has stopped working",
-    48: "its memory had an error that could not be corrected",
-    62: "its power controller has halted",
-    64: "a bad row of its memory could not be replaced",
-    74: "its link to other GPUs failed",
-    79: "it has fallen off the bus",
-    95: "its memory had an error that could not be contained",
-    110: "its security controller failed",
-    119: "its firmware does not answer",
-    120: "its firmware failed",
-    136: "its links could not be trained",
-    140: "its memory had an error that could not be corrected",
-    143: "it could not be started",
+    46: "the GPU stopped working",
+    48: "uncorrectable memory error",
+    62: "the power controller halted",
+    64: "row remapping of the memory failed",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    95: "uncontained memory error",
+    110: "the security controller failed",
+    119: "the firmware (GSP) does not respond",
+    120: "the firmware (GSP) failed",
+    136: "NVLink training failed",
+    140: "uncorrectable memory error",
+    143: "the GPU could not be initialized",
 }
 #: Errors that a program causes; the GPU works as before.
 PROGRAM_XIDS: Final = frozenset({8, 13, 31, 32, 37, 39, 40, 41, 42, 43, 44, 45, 68, 69, 109, 126, 127})
@@ -29,17 +29,17 @@ _RECOVERY_CHANGED: Final = 154
 
 #: What the driver itself asks for (field 230 of NVML).
 _RECOVERY: Final = {
-    1: "the driver asks for its reset",
-    2: "the driver asks for a restart of the machine",
-    3: "the driver asks that what uses its links ends",
-    4: "the driver asks for its reset once nothing uses its links",
-    6: "the driver asks for a reset of its bus",
-    7: "the driver asks for a restart of the machine",
+    1: "the driver requests a GPU reset",
+    2: "the driver requests a reboot",
+    3: "the driver requests the end of all jobs on its NVLinks",
+    4: "the driver requests a GPU reset once its NVLinks are idle",
+    6: "the driver requests a reset of the bus",
+    7: "the driver requests a reboot",
 }
 _RECOVERY_FIELD: Final = 230
 
 #: Why its clock is held back, where that is a fault of its surroundings.
-_SLOWED: Final = {0x40: "it is too hot", 0x80: "its power supply holds it back"}
+_SLOWED: Final = {0x40: "temperature too high", 0x80: "power brake"}
 
 Ask = Callable[..., Any]
 
@@ -65,7 +65,7 @@ def of_device(ask: Ask, nvml: Any, *, alone: bool = False) -> tuple[list[str], l
     _recovery(ask, faults)
     _memory(ask, nvml, faults)
     if ask("nvmlDeviceGetComputeMode") == nvml.NVML_COMPUTEMODE_PROHIBITED:
-        faults.append("its compute mode lets no program use it")
+        faults.append("the compute mode is prohibited")
     _fabric(ask, nvml, notes if alone else faults, notes)
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:
@@ -89,9 +89,9 @@ def _memory(ask: Ask, nvml: Any, faults: list[str]) -> None:
         faults.append(f"{errors} memory error{'' if errors == 1 else 's'} that ECC could not correct")
     _, _, pending, failed = ask("nvmlDeviceGetRemappedRows") or (0, 0, 0, 0)
     if failed:
-        faults.append("a bad row of its memory could not be replaced")
+        faults.append("row remapping of the memory failed")
     elif pending or ask("nvmlDeviceGetRetiredPagesPendingStatus") == 1:
-        faults.append("a bad part of its memory waits for a reset to be replaced")
+        faults.append("row remapping is pending: reset the GPU")
 
 
 def _fabric(ask: Ask, nvml: Any, faults: list[str], notes: list[str]) -> None:
@@ -103,6 +103,6 @@ def _fabric(ask: Ask, nvml: Any, faults: list[str], notes: list[str]) -> None:
     if ask("nvmlDeviceGetGpuFabricInfo", ctypes.byref(info)) is None:
         return
     if info.state in (nvml.NVML_GPU_FABRIC_STATE_NOT_STARTED, nvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS):
-        faults.append("its fabric is not set up: is the fabric manager running?")
+        faults.append("the fabric is not set up: is the fabric manager running?")
     elif info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status != 0:
-        notes.append(f"its links to other GPUs could not be set up (error {info.status})")
+        notes.append(f"NVLink setup failed (error {info.status})")

@@ -22,9 +22,9 @@ _LOST, _RESET_REQUIRED, _NOT_THERE, _UNKNOWN = 15, 16, 28, 999
 _SESSION_IS_OVER: Final = frozenset({_UNINITIALIZED, _NOT_LOADED, _MISMATCH})
 #: After these, the device cannot be used, whatever was asked.
 _DEVICE_IS_LOST: Final = {
-    _LOST: "it has fallen off the bus",
-    _RESET_REQUIRED: "it needs a reset",
-    _NOT_THERE: "it is not there any more",
+    _LOST: "the GPU has fallen off the bus",
+    _RESET_REQUIRED: "a reset is needed",
+    _NOT_THERE: "the GPU is no longer present",
 }
 
 

@@ -90,7 +90,7 @@ class Accounts:
             uid = first + (start + step) % uids
             if uid not in taken:
                 return uid
-        raise NoAccount(f"All {uids:,} accounts for people on this node are given out.")
+        raise NoAccount(f"All {uids:,} accounts for people on this node are in use.")
 
     def _read(self) -> dict[str, int]:
         try:

@@ -97,7 +97,9 @@ def _files(site: Site, state: Path) -> tuple[Files, list[str]]:
     writable = []
     for path in map(os.path.realpath, site.writable):
         if any(is_beneath(one, path) or is_beneath(path, one) for one in hidden):
-            missing.append(f"Jobs may not write {path}: it holds, or is in, what no job may see.")
+            missing.append(
+                f"Jobs may not write {path}: the folder contains, or is in, a folder that is hidden from jobs."
+            )
         else:
             writable.append(path)
     roots = dict.fromkeys(
@@ -124,7 +126,7 @@ def _people(site: Site, missing: list[str]) -> People:
         )
         return People()
     if site.jobs_as_root:
-        missing.append("WARNING: jobs run as root, because the site says --jobs-as-root.")
+        missing.append("WARNING: jobs run as root, because the agent has the option --jobs-as-root.")
         return People()
     return People(accounts=True, mapped=dict(site.accounts))
 

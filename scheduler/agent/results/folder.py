@@ -127,7 +127,7 @@ def _names(folder: int) -> list[bytes]:
         names = [os.fsencode(entry.name) for entry in itertools.islice(entries, MOST_NAMES + 1)]
     if len(names) > MOST_NAMES:
         raise Unreadable(
-            "refused", f"A folder in it has more than {MOST_NAMES:,} names; pack them in the job."
+            "refused", f"A folder has more than {MOST_NAMES:,} entries; pack the files in the job."
         )
     return sorted(names)
 
@@ -151,7 +151,7 @@ def read_piece(root: int, path: str, *, offset: int, length: int, version: str =
     """
     names = decode_path(path)
     if not names:
-        raise Unreadable("refused", "That is the folder itself.")
+        raise Unreadable("refused", "The path is the working folder itself.")
     folder = _descend(root, names[:-1])
     try:
         file = _open_file(folder, names[-1], os.fstat(root))
@@ -178,13 +178,17 @@ def _descend(root: int, names: list[bytes]) -> int:
             os.close(folder)
             folder = inner
             if os.fstat(folder).st_dev != device:
-                raise Unreadable("refused", "What is mounted in the folder is not given out.")
+                raise Unreadable(
+                    "refused", "Folders that are mounted in the working folder cannot be downloaded."
+                )
     except FileNotFoundError as error:
         os.close(folder)
         raise Unreadable("gone", "There is no such file.") from error
     except OSError as error:
         os.close(folder)
-        raise Unreadable("refused", "A link is not followed, and what is closed is not opened.") from error
+        raise Unreadable(
+            "refused", "Links are not followed, and files without permission to read are not opened."
+        ) from error
     except Unreadable:
         os.close(folder)
         raise
@@ -203,7 +207,7 @@ def _open_file(folder: int, name: bytes, root: os.stat_result) -> int:
         found = os.fstat(place)
         if not stat.S_ISREG(found.st_mode):
             raise Unreadable(
-                "refused", "Only regular files are given out: no links, folders, devices or pipes."
+                "refused", "Only regular files can be downloaded: no links, folders, devices or pipes."
             )
         if found.st_uid != root.st_uid or found.st_dev != root.st_dev:
             raise Unreadable("refused", "The file is another account's or on another file system.")

@@ -45,7 +45,7 @@ def decode_path(text: str) -> list[bytes]:
         raise BadPath("The path is too long.")
     names = [_decode(part) for part in text.split("/")]
     if any(name in (b"", b".", b"..") or b"\0" in name or b"/" in name for name in names):
-        raise BadPath("The path has to lead downwards from the working folder.")
+        raise BadPath("The path has to be inside the working folder.")
     if sum(len(name) + 1 for name in names) > MAX_PATH_BYTES:
         raise BadPath("The path is too long.")
     return names
@@ -64,5 +64,5 @@ def _decode(text: str) -> bytes:
             at = escape.end()
         parts.append(text[at:].encode())
     except UnicodeEncodeError as error:
-        raise BadPath("The path is no text.") from error
+        raise BadPath("The path is not text.") from error
     return b"".join(parts)

@@ -90,7 +90,7 @@ def _tokens(name: str) -> tuple[Wanted | None, ...]:
         elif character == "[":
             end = name.find("]", at + (2 if name[at : at + 1] == "!" else 1))
             if end < 0:
-                raise BadPattern("Has a [ without its ]")
+                raise BadPattern("Has a [ without a ]")
             found.append(_set(name[at:end]))
             at = end + 1
         else:

@@ -64,7 +64,7 @@ class ServerClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InsecureServer(
-                f"{url} is no address of a server; write for example https://muster.example.org"
+                f"{url} is not the address of a server; write for example https://muster.example.org"
             )
         if parts.scheme == "http" and not self._insecure_ok and not is_loopback(parts.hostname):
             raise InsecureServer(

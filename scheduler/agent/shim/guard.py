@@ -285,7 +285,7 @@ def _say_not_started(first: _First, leader: int, said: bytes) -> None:
         _, status, _ = first.read()
         status.write({"guard": first.held.pid, "key": status.key}, announce=False)
         status.write(
-            {"error": "The task could not be started: its node has no process for it.", "worn": True}
+            {"error": "The task could not be started: the node cannot create another process.", "worn": True}
         )
 
 

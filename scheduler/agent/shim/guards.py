@@ -221,9 +221,9 @@ def _out_of_memory(task: ShimTask) -> str:
     """A sentence on a task of which the kernel has killed a process for its memory."""
     limit = task.memory_limit_mib
     return (
-        f"Out of memory: its limit is {limit} MiB."
+        f"Out of memory: the limit is {limit} MiB."
         if limit
-        else "Out of memory: this node has no more to give."
+        else "Out of memory: the node has no free memory."
     )
 
 

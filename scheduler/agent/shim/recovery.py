@@ -9,7 +9,7 @@ from scheduler.agent.shim.guards import Guards
 from scheduler.agent.shim.task import ShimTask
 from scheduler.agent.shim.task_store import TaskStore
 
-MACHINE_RESTARTED = "Its end was not seen: the machine was restarted."
+MACHINE_RESTARTED = "The end of the task was not seen: the machine was restarted."
 
 
 def recover(store: TaskStore, guards: Guards) -> None:

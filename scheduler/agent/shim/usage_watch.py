@@ -57,13 +57,13 @@ def _excess_of(task: ShimTask) -> str:
     """A sentence that says what the task has too much of; empty while it keeps its limits."""
     members = list(processes.descendants_of(task.guard_pid))
     if task.process_limit is not None and len(members) > task.process_limit:
-        return f"It had {len(members):,} processes; a task may have {task.process_limit:,} on this node."
+        return f"The task had {len(members):,} processes; the limit on this node is {task.process_limit:,}."
     if task.memory_limit_mib is None:
         return ""
     held = held_mib(members, task.memory_limit_mib, shared_bytes=_private_shared_memory(task.guard_pid))
     if held <= task.memory_limit_mib:
         return ""
-    return f"It held {held} MiB of memory; its limit is {task.memory_limit_mib} MiB."
+    return f"The task used {held} MiB of memory; its limit is {task.memory_limit_mib} MiB."
 
 
 def held_mib(pids: Iterable[int], over_mib: int, *, shared_bytes: int = 0) -> int:

@@ -117,7 +117,11 @@ class TaskTable:
                 self.secrets.forget([key])
             elif not entry.ended:
                 entry.record = entry.record.copy()
-                entry.record |= {"state": "ended", "lost": True, "text": "Its record on the node is gone."}
+                entry.record |= {
+                    "state": "ended",
+                    "lost": True,
+                    "text": "The record of the task on the node is missing.",
+                }
                 entry.version += 1
 
     # ------------------------------------------------------------ reports
@@ -134,7 +138,7 @@ class TaskTable:
                 key = task_key(task, epoch)
                 entry = self._tasks.get(key)
                 if entry is None:
-                    text = "The node knows nothing of it: its state folder was removed."
+                    text = "The node has no record of the task: its state folder was removed."
                     self._unknown[key] = Report(task=task, epoch=epoch, state="lost", text=text)
                 elif entry.ended and entry.reported and not entry.stale:
                     entry.acknowledged = -1

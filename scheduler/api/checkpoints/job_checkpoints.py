@@ -35,9 +35,11 @@ class CheckpointSerializer(serializers.Serializer[Any]):
     attempt = serializers.IntegerField()
     rank = serializers.IntegerField()
     node = serializers.CharField()
-    state = serializers.ChoiceField(CheckpointState.choices, help_text="Only a complete one is gone on from.")
-    reason = serializers.ChoiceField(CheckpointReason.choices, help_text="Why it was made.")
-    text = serializers.CharField(help_text="Why it was not stored, or was removed.")
+    state = serializers.ChoiceField(
+        CheckpointState.choices, help_text="An attempt continues only from a complete checkpoint."
+    )
+    reason = serializers.ChoiceField(CheckpointReason.choices, help_text="Reason for the checkpoint.")
+    text = serializers.CharField(help_text="Why the checkpoint was not stored, or was removed.")
     files = serializers.IntegerField()
     size_bytes = serializers.IntegerField()
     taken_at = serializers.DateTimeField()
@@ -87,7 +89,7 @@ class JobCheckpoints(JobView):
     @extend_schema(
         operation_id="jobs_checkpoints",
         responses=CheckpointsSerializer,
-        description=f"The newest {MOST_LISTED} checkpoints of a job, also those that have gone.",
+        description=f"The newest {MOST_LISTED} checkpoints of a job, including removed ones.",
     )
     def get(self, request: Request, ref: str) -> Response:
         """The checkpoints of a job, newest first."""
@@ -102,7 +104,7 @@ class JobCheckpoints(JobView):
     )
     @once
     def post(self, request: Request, ref: str) -> Response:
-        """Ask a running job for a checkpoint now; the list has it once it is written."""
+        """Request a checkpoint of a running job now; the checkpoint is listed once written."""
         job = ask_checkpoint(job=self.find(request, ref), by=person(request), reason=reason_of(request))
         return Response(self.again(request, job), status=status.HTTP_202_ACCEPTED)
 
@@ -121,10 +123,10 @@ class JobCheckpointDetail(JobView):
     @extend_schema(
         operation_id="jobs_checkpoint_remove",
         request=ReasonBodySerializer,
-        responses={204: OpenApiResponse(description="Its bytes are removed, for good.")},
+        responses={204: OpenApiResponse(description="The bytes are deleted; this cannot be undone.")},
     )
     def delete(self, request: Request, ref: str, checkpoint: str) -> Response:
-        """Remove a checkpoint for good; its row stays."""
+        """Delete the bytes of a checkpoint; its row stays."""
         job, by = self.find(request, ref), person(request)
         row = checkpoint_of(job, checkpoint, by=by)
         remove_checkpoint(job=job, checkpoint=row, by=by, reason=reason_of(request))
@@ -139,7 +141,7 @@ class JobCheckpointManifest(JobView):
 
     @extend_schema(operation_id="jobs_checkpoint_manifest", responses=ManifestSerializer)
     def get(self, request: Request, ref: str, checkpoint: str) -> Response:
-        """Its files with sizes and checksums, for one that is complete."""
+        """The files of a complete checkpoint, with sizes and checksums."""
         return Response(manifest_of(self.find(request, ref), checkpoint, by=person(request)))
 
 
@@ -151,9 +153,9 @@ class JobCheckpointArchive(JobView):
 
     @extend_schema(operation_id="jobs_checkpoint_archive", parameters=[KIND], responses=ARCHIVE_ANSWERS)
     def get(self, request: Request, ref: str, checkpoint: str) -> HttpResponseBase:
-        """Its files as one, for the owner of the job and leads of its project.
+        """All files of a checkpoint as one, for the owner of the job and leads of its project.
 
-        Checksums are compared on the way: a connection that breaks before its end was no whole file.
+        Checksums are compared on the way: an incomplete transfer ends with a broken connection.
         """
         job, by = self.find(request, ref), person(request)
         return download_checkpoint(job, checkpoint, by=by, kind=kind_of(request))

@@ -25,20 +25,22 @@ from scheduler.services.moves.fates import FATE_WORDS, Cost, Fate
 
 
 class CostSerializer(serializers.Serializer[Any]):
-    """What leaving its nodes costs a job."""
+    """The cost of moving a job off its nodes."""
 
-    lost_seconds = serializers.IntegerField(help_text="Work that it does once more.")
+    lost_seconds = serializers.IntegerField(help_text="Work that the job repeats.")
     save_seconds = serializers.FloatField(
-        allow_null=True, help_text="Of its last checkpoint, until stored and verified; null: it has none yet."
+        allow_null=True,
+        help_text="Duration of the last checkpoint, until stored and verified; null: none yet.",
     )
     restart_seconds = serializers.FloatField(
-        allow_null=True, help_text="Of its last start, from the decision until it ran; null: not measured."
+        allow_null=True,
+        help_text="Duration of the last start, from the decision until running; null: not measured.",
     )
-    gpu_seconds = serializers.FloatField(help_text="The sum of these, for all its GPUs.")
+    gpu_seconds = serializers.FloatField(help_text="The sum of these, times the number of GPUs.")
 
 
 class JobFateSerializer(serializers.Serializer[Any]):
-    """What the drain means for one job."""
+    """The outcome of the drain for one job."""
 
     job = serializers.IntegerField()
     name = serializers.CharField()
@@ -46,21 +48,21 @@ class JobFateSerializer(serializers.Serializer[Any]):
     project = serializers.CharField()
     outcome = serializers.ChoiceField([(fate.value, words) for fate, words in FATE_WORDS.items()])
     nodes = serializers.ListField(
-        child=serializers.CharField(), help_text="Where it would go on if it were moved now."
+        child=serializers.CharField(), help_text="Nodes where the job would continue if moved now."
     )
-    why = serializers.CharField(help_text="Why no place is free for it; else empty.")
-    ends_at = serializers.DateTimeField(allow_null=True, help_text="By its time limit, at the latest.")
+    why = serializers.CharField(help_text="Why no other node can start the job; else empty.")
+    ends_at = serializers.DateTimeField(allow_null=True, help_text="Latest end, by the time limit.")
     cost = CostSerializer()
 
 
 class DrainSerializer(serializers.Serializer[Any]):
-    """A drain: the nodes, the deadline, and what becomes of each job on them."""
+    """A drain: the nodes, the deadline, and the outcome for each job."""
 
     nodes = serializers.ListField(child=serializers.CharField())
     deadline = serializers.DateTimeField(allow_null=True)
     jobs_left = serializers.IntegerField()
     counts = serializers.DictField(child=serializers.IntegerField(), help_text="Jobs by outcome.")
-    lost_seconds = serializers.IntegerField(help_text="Work that jobs do once more, in all.")
+    lost_seconds = serializers.IntegerField(help_text="Work that jobs repeat, in total.")
     lost_gpu_seconds = serializers.FloatField()
     jobs = JobFateSerializer(many=True)
 
@@ -75,10 +77,10 @@ class DrainNodeBodySerializer(serializers.Serializer[Any]):
 
 
 class DrainBodySerializer(DrainNodeBodySerializer):
-    """The nodes that are drained: all conditions that are given have to hold."""
+    """The nodes to drain: all given conditions have to hold."""
 
     reason = serializers.CharField(required=False, max_length=200, help_text="Required unless dry_run.")
-    dry_run = serializers.BooleanField(required=False, help_text="Only say what it would mean.")
+    dry_run = serializers.BooleanField(required=False, help_text="Only return the plan; nothing is changed.")
     nodes = serializers.ListField(child=serializers.CharField(), required=False)
     labels = serializers.DictField(child=serializers.CharField(), required=False)
     rack = serializers.CharField(required=False)
@@ -137,14 +139,14 @@ class DrainNode(ApiView):
         responses=DrainSerializer,
     )
     def get(self, request: Request, ref: str) -> Response:
-        """What a drain means for the jobs that are left on a node, with its deadline or another; for operators."""
+        """The plan of a drain for the jobs left on a node, with its deadline or another; operators only."""
         by, node = person(request), node_by_ref(person(request), ref)
         return Response(drain_row(drains.drain_of(node, by=by, payload=request.query_params)))
 
     @extend_schema(parameters=[KEY], request=DrainNodeBodySerializer, responses=NodeSerializer)
     @once
     def post(self, request: Request, ref: str) -> Response:
-        """Take no new jobs, and let the present ones leave, with a deadline until then; for operators."""
+        """Drain a node: no new jobs; running jobs end, or leave until the deadline; operators only."""
         by, node = person(request), node_by_ref(person(request), ref)
         asked = drains.read_drain_of(body_of(request, optional=True), node)
         drain_node(node=node, by=by, reason=asked.reason, deadline=asked.deadline)
@@ -164,28 +166,30 @@ class Drains(ApiView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Drain several nodes, by names, labels, rack or zone, or say what that would mean; for operators."""
+        """Drain several nodes by name, label, rack or zone, or return the plan only; operators only."""
         by = person(request)
         permissions.require(by, "operate")
         return Response(drain_row(drains.drain(drains.read_drain(body_of(request)), by=by)))
 
 
 class ProposalSerializer(serializers.Serializer[Any]):
-    """One move after which waiting jobs start at once."""
+    """One move after which pending jobs start at once."""
 
     job = serializers.IntegerField()
     leaves = serializers.CharField()
-    node = serializers.CharField(help_text="Where it would go on.")
+    node = serializers.CharField(help_text="Nodes where the job would continue.")
     cost = CostSerializer()
     starts = serializers.ListField(
         child=serializers.IntegerField(), help_text="Waiting jobs that start then."
     )
     started_gpus = serializers.FloatField()
     payback_seconds = serializers.FloatField(
-        allow_null=True, help_text="After so long these have used as many GPU-seconds as the move costs."
+        allow_null=True,
+        help_text="Time after which the started jobs have used as many GPU-seconds as the move costs.",
     )
     fragmented_before = serializers.FloatField(
-        allow_null=True, help_text="Part of all GPUs that is idle and of no use to the usual requests."
+        allow_null=True,
+        help_text="Fraction of all GPUs that is idle and too fragmented for the usual requests.",
     )
     fragmented_after = serializers.FloatField(allow_null=True)
 
@@ -205,7 +209,7 @@ class ApplyBodySerializer(serializers.Serializer[Any]):
 
 
 class AppliedMoveSerializer(ChosenMoveSerializer):
-    refused = serializers.CharField(help_text="Why the move was not begun; empty where it was.")
+    refused = serializers.CharField(help_text="Why the move was not started; empty: started.")
 
 
 class AppliedSerializer(serializers.Serializer[Any]):
@@ -222,11 +226,13 @@ class Rebalance(ApiView):
 
     @extend_schema(
         operation_id="rebalance_propose",
-        parameters=[OpenApiParameter("cluster", str, description="Its slug; the first one without it.")],
+        parameters=[
+            OpenApiParameter("cluster", str, description="Slug of the cluster; default: the first cluster.")
+        ],
         responses=ProposalsSerializer,
     )
     def get(self, request: Request) -> Response:
-        """Moves of running jobs after which waiting jobs start at once, with their costs; changes nothing."""
+        """Proposed moves of running jobs after which pending jobs start at once, with their costs; changes nothing."""
         check_known(request, "cluster")
         slug = request.query_params.get("cluster", "")
         clusters = Cluster.objects.order_by("id")
@@ -244,7 +250,7 @@ class Rebalance(ApiView):
     )
     @once
     def post(self, request: Request) -> Response:
-        """Begin the moves that were chosen; each is looked at again first."""
+        """Start the chosen moves; each move is checked again first."""
         done = rebalance.apply_moves(payload=body_of(request), by=person(request))
         return Response({"results": [{"job": d.job, "node": d.node, "refused": d.refused} for d in done]})
 

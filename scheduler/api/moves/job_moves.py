@@ -25,7 +25,7 @@ MOST_LISTED = 100
 class MigrateBodySerializer(ReasonBodySerializer):
     node = serializers.CharField(
         required=False,
-        help_text="Name or id of the node where it is to go on; without it the planner chooses.",
+        help_text="Name or id of the target node; absent: the scheduler chooses.",
     )
 
 
@@ -35,7 +35,7 @@ class MoveSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     attempt = serializers.IntegerField(help_text="The attempt that ends.")
     state = serializers.ChoiceField(
-        MoveState.choices, help_text="saving can still be undone: the job runs on where it is."
+        MoveState.choices, help_text="saving can still be undone: the job then stays on its nodes."
     )
     cause = serializers.ChoiceField(MoveCause.choices)
     leaves = serializers.ListField(child=serializers.CharField(), help_text="Names of nodes.")
@@ -45,7 +45,7 @@ class MoveSerializer(serializers.Serializer[Any]):
     stopped_at = serializers.DateTimeField(allow_null=True)
     ended_at = serializers.DateTimeField(allow_null=True)
     reason = serializers.CharField()
-    text = serializers.CharField(help_text="How it ended, or what became of its plan.")
+    text = serializers.CharField(help_text="Result of the move.")
 
 
 class MovesSerializer(serializers.Serializer[Any]):
@@ -79,7 +79,7 @@ class MigrateJob(JobView):
     )
     @once
     def post(self, request: Request, ref: str) -> Response:
-        """Move a running job to another node: it saves, ends, and goes on from its checkpoint there."""
+        """Move a running job: the job writes a checkpoint, ends, and continues from the checkpoint on another node."""
         by, job = person(request), self.find(request, ref)
         inputs = Inputs(body_of(request, optional=True))
         inputs.refuse_unknown(("node", "reason"))
@@ -99,6 +99,6 @@ class JobMoves(JobView):
 
     @extend_schema(operation_id="jobs_moves", responses=MovesSerializer)
     def get(self, request: Request, ref: str) -> Response:
-        """The newest moves of a job, also those that came to nothing."""
+        """The newest moves of a job, including cancelled ones."""
         rows = JobMove.objects.filter(job=self.find(request, ref)).select_related("target", "asked_by")
         return Response({"results": [row_of(move) for move in rows[:MOST_LISTED]]})

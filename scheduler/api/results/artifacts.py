@@ -30,20 +30,20 @@ MOST_ID: int = 2**63 - 1
 
 
 class ArtifactUploadSerializer(serializers.Serializer[Any]):
-    """What has become of the files of one task."""
+    """The upload of the files of one task."""
 
     attempt = serializers.IntegerField()
     rank = serializers.IntegerField()
     state = serializers.ChoiceField(UploadState.choices)
     message = serializers.CharField(
-        allow_blank=True, help_text="Why not all was stored, or why it is tried again."
+        allow_blank=True, help_text="Why files are missing, or why storing is tried again."
     )
     next_try_at = serializers.DateTimeField(allow_null=True)
     ended_at = serializers.DateTimeField(allow_null=True)
 
 
 class ArtifactSerializer(serializers.Serializer[Any]):
-    id = serializers.IntegerField(help_text="Of the file, for its download.")
+    id = serializers.IntegerField(help_text="Id of the file, for the download.")
     attempt = serializers.IntegerField()
     rank = serializers.IntegerField()
     path = serializers.CharField(
@@ -52,7 +52,7 @@ class ArtifactSerializer(serializers.Serializer[Any]):
     size_bytes = serializers.IntegerField()
     sha256 = serializers.CharField(help_text="Of all its bytes, hexadecimal.")
     stored_at = serializers.DateTimeField()
-    leaves_at = serializers.DateTimeField(allow_null=True, help_text="From then on it is removed.")
+    leaves_at = serializers.DateTimeField(allow_null=True, help_text="Time of removal.")
 
 
 class JobArtifactsSerializer(serializers.Serializer[Any]):
@@ -64,7 +64,9 @@ class JobArtifactsSerializer(serializers.Serializer[Any]):
 
 
 class ArtifactsRemovedSerializer(serializers.Serializer[Any]):
-    files = serializers.IntegerField(help_text="How many are removed; their bytes go within minutes.")
+    files = serializers.IntegerField(
+        help_text="Number of removed artefacts; their bytes are deleted within minutes."
+    )
 
 
 def _upload(upload: ArtifactUpload) -> dict[str, Any]:
@@ -111,7 +113,7 @@ class JobArtifacts(ArtifactsView):
         responses=JobArtifactsSerializer,
     )
     def get(self, request: Request, ref: str) -> Response:
-        """The files that are stored, and what has become of those of each task."""
+        """The stored files, and the state of the upload of each task."""
         job = self.find(request, ref)
         found = artifacts_of(
             job,
@@ -136,7 +138,7 @@ class JobArtifacts(ArtifactsView):
         responses=ArtifactsRemovedSerializer,
     )
     def delete(self, request: Request, ref: str) -> Response:
-        """Remove all stored artefacts of a job before their time."""
+        """Remove all stored artefacts of a job before their expiry."""
         reason = str(body_of(request, optional=True).get("reason", ""))[:200]
         removed = remove_artifacts(job=self.find(request, ref), by=person(request), reason=reason)
         return Response({"files": removed})
@@ -154,7 +156,7 @@ class JobArtifactFile(ArtifactsView):
         responses=FILE_ANSWERS,
     )
     def get(self, request: Request, ref: str) -> HttpResponseBase:
-        """One file, byte for byte; `ETag` is its SHA-256, and `Range` goes on with one that was interrupted."""
+        """One file, byte for byte; `ETag` is its SHA-256, and `Range` resumes an interrupted download."""
         number = query_integer(request, "id", least=1, most=MOST_ID)
         if number is None:
             raise bad_query("id", "Name the file by its id in the list of artefacts.")
@@ -167,7 +169,7 @@ class JobArtifactArchive(ArtifactsView):
 
     @extend_schema(operation_id="jobs_artifacts_archive", parameters=[KIND], responses=ARCHIVE_ANSWERS)
     def get(self, request: Request, ref: str) -> HttpResponseBase:
-        """All artefacts as one file; a connection that breaks before its end was no whole file.
+        """All artefacts as one file; an incomplete transfer ends with a broken connection.
 
         Where several tasks or attempts have stored files, those of each are in a folder of their own.
         """

@@ -41,26 +41,28 @@ class ResultFolderSerializer(serializers.Serializer[Any]):
     attempt = serializers.IntegerField()
     rank = serializers.IntegerField()
     node = serializers.CharField()
-    node_answers = serializers.BooleanField(help_text="Files can be had while it does.")
+    node_answers = serializers.BooleanField(help_text="The task is running; its files can be read meanwhile.")
     node_last_seen_at = serializers.DateTimeField(allow_null=True)
     running = serializers.BooleanField(help_text="Of a task that runs; nothing was counted yet.")
     files = serializers.IntegerField(allow_null=True)
     size_bytes = serializers.IntegerField(allow_null=True)
     counted_whole = serializers.BooleanField(help_text="False: there is more than was counted.")
     kept_at = serializers.DateTimeField(allow_null=True)
-    leaves_at = serializers.DateTimeField(allow_null=True, help_text="From then on it may be removed.")
+    leaves_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time after which the results may be removed."
+    )
     leaves_because = serializers.ChoiceField(["", *LeaveReason.values], allow_blank=True)
-    fetched_at = serializers.DateTimeField(allow_null=True, help_text="When all of it was downloaded last.")
+    fetched_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last complete download.")
 
 
 class ResultPolicySerializer(serializers.Serializer[Any]):
-    """How long results stay; 0 is without limit."""
+    """How long results are kept; 0: without expiry."""
 
     days = serializers.IntegerField()
     until_fetched = serializers.BooleanField()
     job_mib = serializers.IntegerField()
     person_mib = serializers.IntegerField(
-        help_text="Of one person on one node; the oldest beyond leave first."
+        help_text="Limit of one person on one node; the oldest results are removed first."
     )
     node_mib = serializers.IntegerField()
     notice_hours = serializers.IntegerField(help_text="Between the notice and the removal.")
@@ -90,7 +92,9 @@ class ResultFilesSerializer(serializers.Serializer[Any]):
 
 
 class RemovedSerializer(serializers.Serializer[Any]):
-    folders = serializers.IntegerField(help_text="How many are removed; their nodes do it within minutes.")
+    folders = serializers.IntegerField(
+        help_text="Number of removed results; the nodes delete them within minutes."
+    )
 
 
 def _folder(folder: Folder) -> dict[str, Any]:
@@ -133,7 +137,7 @@ class JobResults(ResultsView):
 
     @extend_schema(operation_id="jobs_results", responses=JobResultsSerializer)
     def get(self, request: Request, ref: str) -> Response:
-        """The working folders that can be read, newest attempt first, and until when they are kept."""
+        """The readable working folders, newest attempt first, with their expiry."""
         job = self.find(request, ref)
         folders = folders_of(job, by=person(request))
         policy = policy_of(job.queue)
@@ -149,7 +153,7 @@ class JobResults(ResultsView):
         operation_id="jobs_results_remove", request=ReasonBodySerializer, responses=RemovedSerializer
     )
     def delete(self, request: Request, ref: str) -> Response:
-        """Remove all kept results of a job before their time."""
+        """Remove all kept results of a job before their expiry."""
         reason = str(body_of(request, optional=True).get("reason", ""))[:200]
         removed = remove_results(job=self.find(request, ref), by=person(request), reason=reason)
         return Response({"folders": removed})
@@ -207,7 +211,7 @@ class JobResultFile(ResultsView):
         responses=FILE_ANSWERS,
     )
     def get(self, request: Request, ref: str) -> HttpResponseBase:
-        """One file, byte for byte; `Range` goes on with one that was interrupted."""
+        """One file, byte for byte; `Range` resumes an interrupted download."""
         folder = self.folder(request, self.find(request, ref))
         return download_file(request._request, folder, request.query_params.get("path", ""))
 
@@ -221,7 +225,7 @@ class JobResultArchive(ResultsView):
         responses=ARCHIVE_ANSWERS,
     )
     def get(self, request: Request, ref: str) -> HttpResponseBase:
-        """The whole folder as one file; a connection that breaks before its end was no whole file."""
+        """The whole folder as one file; an incomplete transfer ends with a broken connection."""
         kind = kind_of(request)
         folder = self.folder(request, self.find(request, ref))
         return download_archive(request._request, folder, kind)

@@ -198,5 +198,5 @@ def _accepted(jobs: NewJobs) -> Accepted | MusterError:
             message=f"Job {jobs.number(0)} was submitted, but it cannot be shown.",
             code="internal-error",
             status=500,
-            way_out="Do not send it again. Ask an operator to look into the log.",
+            way_out="Do not send it again. Ask an operator to check the log.",
         )

@@ -280,14 +280,15 @@ def _why_unknown(number: int, future: Future) -> str:
         return sentence(decision.reason, decision.facts)
     if future.cut_short:
         ahead = future.ahead_jobs.get(number, 0)
-        return f"Beyond the prediction horizon: {ahead:,} {'job' if ahead == 1 else 'jobs'} ahead."
+        behind = f", behind {ahead:,} {'job' if ahead == 1 else 'jobs'}" if ahead else ""
+        return f"The start is beyond the prediction horizon{behind}."
     if future.endless:
         one = future.endless == 1
         return (
             f"{future.endless:,} {'job' if one else 'jobs'} that may delay the start {'has' if one else 'have'} "
             "no time limit."
         )
-    return f"No known end of another job makes room. {sentence(decision.reason, decision.facts)}"
+    return f"No known end of another job frees enough resources. {sentence(decision.reason, decision.facts)}"
 
 
 def points_of(values: Iterable[int], *, most: int = 40) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ GATE_WORDS: Final[Mapping[str, str]] = {
     "cpu_millis": "have too few free CPUs",
     "memory_mib": "have too little free memory",
     "storage_mib": "have too little free storage",
-    "numa": "lack a NUMA domain with room for one whole task",
+    "numa": "lack a NUMA domain with enough free resources for one task",
 }
 
 
@@ -135,7 +135,7 @@ def _too_many_tasks(facts: Facts) -> str:
     if _number(facts, "total") < needs:
         held = f"hold {_number_of(facts, 'total')}"
     else:
-        held = "have no room for that layout"
+        held = "cannot hold that layout"
     return f"Requests {amount('tasks', needs)}{layout} at once; all matching nodes, idle, {held}."
 
 
@@ -300,9 +300,9 @@ def _spread_words(facts: Facts) -> str:
 def _job_affinity(facts: Facts) -> str:
     kind, topology, jobs = _text(facts, "kind"), _text(facts, "topology"), _text(facts, "jobs")
     if kind == "spread":
-        return f"{_spread_words(facts)}; {_domains(facts, 'domains')} with enough room now."
+        return f"{_spread_words(facts)}; {_domains(facts, 'domains')} with enough free resources now."
     tasks, open_, left = (_number(facts, name) for name in ("tasks", "open", "left"))
-    of = f"{open_:,} of {amount('nodes', _number(facts, 'room'))} with enough room"
+    of = f"{open_:,} of {amount('nodes', _number(facts, 'room'))} with enough free resources"
     if kind == "near" and not tasks:
         text = f"Must run in the same {topology} as a job {jobs}; no such job is running"
     elif kind == "near":
@@ -325,8 +325,8 @@ def _crosses(facts: Facts) -> str:
     if tasks == 1:
         return f"Needs one NUMA domain; fits {across}{more}."
     return (
-        f"Needs each of {amount('tasks', tasks)} in one NUMA domain; there is room for "
-        f"{_number_of(facts, 'free')} and more fit {across}{more}."
+        f"Needs each of {amount('tasks', tasks)} in one NUMA domain; "
+        f"{_number_of(facts, 'free')} fit now, and more fit {across}{more}."
     )
 
 
@@ -337,8 +337,8 @@ def _topology_fragmented(facts: Facts) -> str:
         where, most = _text(facts, "pack"), _number_of(facts, "largest")
         near = "on one node" if where == "node" else f"in one {where}"
         return (
-            f"Needs {_amount(facts, 'needs')} {near}; there is room for "
-            f"{_number_of(facts, 'free')}, but {where} with the most room has {most}."
+            f"Needs {_amount(facts, 'needs')} {near}; {_number_of(facts, 'free')} fit now, "
+            f"but at most {most} {near}."
         )
     per_task, needs = _number(facts, "per_task"), _number(facts, "needs")
     each = f", {_number_of(facts, 'per_task')} on one node" if per_task != needs else " on one node"
@@ -362,8 +362,9 @@ def _waiting_for_resources(facts: Facts) -> str:
     if "gathering" in facts:
         nodes = _number(facts, "gathering")
         return (
-            f"Reserving {nodes:,} {_plural('node', nodes)} until {_time(facts, 'until_ms')}: room for "
-            f"{_number_of(facts, 'free')} of {_amount(facts, 'needs')} so far; more is reserved as it becomes free."
+            f"Reserving {nodes:,} {_plural('node', nodes)} until {_time(facts, 'until_ms')}: "
+            f"{_number_of(facts, 'free')} of {_amount(facts, 'needs')} fit so far; "
+            "more are reserved as they become free."
         )
     text = (
         f"Needs {_amount(facts, 'needs')}; {_number_of(facts, 'free')} of {_number_of(facts, 'total')} free"

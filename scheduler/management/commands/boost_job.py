@@ -47,7 +47,7 @@ class Command(BaseCommand):
         except MusterError as error:
             raise CommandError(str(error)) from error
         if job.boost_until_at is None:
-            self.stdout.write(f"Job {job.number} is back at its base priority of {job.priority} again.")
+            self.stdout.write(f"Job {job.number} has its base priority of {job.priority} again.")
         else:
             self.stdout.write(
                 f"Job {job.number} counts as priority {job.priority + job.boost}"

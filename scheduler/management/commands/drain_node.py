@@ -81,9 +81,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Deadline {written(plan.deadline)}")
         for one in plan.jobs:
             where = f" to {', '.join(one.nodes)}" if one.nodes else f" ({one.why})" if one.why else ""
-            lost = (
-                f"; {one.cost.lost_seconds:,} s of work are done once more" if one.cost.lost_seconds else ""
-            )
+            lost = f"; {one.cost.lost_seconds:,} s of work is repeated" if one.cost.lost_seconds else ""
             self.stdout.write(f"Job {one.job.number} of {one.job.user.username} {one.words}{where}{lost}.")
 
 

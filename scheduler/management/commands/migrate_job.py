@@ -17,7 +17,7 @@ from scheduler.services.moves.verbs import migrate_job
 
 
 class Command(BaseCommand):
-    help = "Moves a running job: it saves, ends, and goes on from its checkpoint on another node."
+    help = "Moves a running job: the job writes a checkpoint, ends, and continues from it on another node."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("job", type=int, help="number of the job")

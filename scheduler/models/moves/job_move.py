@@ -10,18 +10,18 @@ from django.db.models import Q
 class MoveState(models.TextChoices):
     """How far a move has come. Until `stopping` it can be undone, and the job runs on where it is."""
 
-    SAVING = "saving", "is asked for a checkpoint"
-    STOPPING = "stopping", "saves once more and ends on its nodes"
-    WAITING = "waiting", "waits to start elsewhere"
-    DONE = "done", "runs again"
+    SAVING = "saving", "is writing a checkpoint"
+    STOPPING = "stopping", "writes a last checkpoint and ends"
+    WAITING = "waiting", "waits to start on another node"
+    DONE = "done", "is running again"
     UNDONE = "undone", "was not moved"
 
 
 class MoveCause(models.TextChoices):
     """What a move is for."""
 
-    DRAIN = "drain", "its node drains"
-    ASKED = "asked", "somebody asked for it"
+    DRAIN = "drain", "drain of the node"
+    ASKED = "asked", "requested by a person"
     REBALANCE = "rebalance", "rebalancing"
 
 
@@ -55,7 +55,7 @@ class JobMove(models.Model):
     #: When its attempt was asked to end.
     stopped_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
-    #: How it ended, or what became of its plan.
+    #: Result of the move.
     text = models.CharField(max_length=300, blank=True)
 
     class Meta:

@@ -14,7 +14,7 @@ class UploadState(models.TextChoices):
     WAITING = "waiting", "waiting"
     STORED = "stored", "stored"
     FAILED = "failed", "failed"
-    SKIPPED = "skipped", "skipped: a later attempt goes on in the folder"
+    SKIPPED = "skipped", "skipped: a later attempt continues in the folder"
 
 
 class ArtifactUpload(models.Model):

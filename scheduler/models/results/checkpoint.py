@@ -22,11 +22,11 @@ class CheckpointState(models.TextChoices):
 class CheckpointReason(models.TextChoices):
     """Why a task made a checkpoint."""
 
-    OWN = "own", "by its own program"
-    PERIODIC = "periodic", "its period was over"
-    ASKED = "asked", "somebody asked for it"
-    TIME_LIMIT = "time_limit", "its time limit is near"
-    STOP = "stop", "it has to make way"
+    OWN = "own", "by the program"
+    PERIODIC = "periodic", "periodic"
+    ASKED = "asked", "requested by a person"
+    TIME_LIMIT = "time_limit", "time limit near"
+    STOP = "stop", "before the job is stopped"
 
 
 class Checkpoint(models.Model):
@@ -46,7 +46,7 @@ class Checkpoint(models.Model):
     node = models.ForeignKey("scheduler.Node", on_delete=models.PROTECT, related_name="+", db_index=False)
     state = models.CharField(max_length=8, choices=CheckpointState, default=CheckpointState.STORING)
     reason = models.CharField(max_length=10, choices=CheckpointReason)
-    #: Why it was not stored, or was removed.
+    #: Why the checkpoint was not stored, or was removed.
     text = models.CharField(max_length=300, blank=True)
     files = models.PositiveIntegerField()
     size_bytes = models.BigIntegerField()

@@ -10,14 +10,14 @@ from django.db.models import Q
 class LeaveReason(models.TextChoices):
     """Why results leave, or have left."""
 
-    AGE = "age", "their time is up"
-    FETCHED = "fetched", "they were fetched"
-    JOB_SIZE = "job_size", "they are larger than one job may leave"
-    PERSON_SIZE = "person_size", "the results of this person on the node are larger than allowed"
-    NODE_SIZE = "node_size", "the results on the node are larger than allowed"
-    ASKED = "asked", "somebody removed them"
-    NEXT_ATTEMPT = "next", "the next attempt goes on with them"
-    NOT_THERE = "gone", "the node does not have them any more"
+    AGE = "age", "retention period over"
+    FETCHED = "fetched", "downloaded"
+    JOB_SIZE = "job_size", "larger than one task may keep"
+    PERSON_SIZE = "person_size", "limit per person on the node exceeded"
+    NODE_SIZE = "node_size", "limit of the node exceeded"
+    ASKED = "asked", "removed on request"
+    NEXT_ATTEMPT = "next", "the next attempt continues in the folder"
+    NOT_THERE = "gone", "no longer on the node"
 
 
 class KeptResult(models.Model):
@@ -44,7 +44,7 @@ class KeptResult(models.Model):
     #: From then on the node may remove it; null = not before somebody says so.
     leaves_at = models.DateTimeField(null=True, blank=True)
     leaves_because = models.CharField(max_length=12, choices=LeaveReason, blank=True)
-    #: When all of it was downloaded last.
+    #: Time of the last complete download.
     fetched_at = models.DateTimeField(null=True, blank=True)
     left_at = models.DateTimeField(null=True, blank=True)
 

@@ -81,7 +81,7 @@ def extend_holds(*, now: datetime | None = None) -> int:
         try:
             done += _in_batches([row], lambda batch: _extend(batch, until))
         except IntegrityError:
-            log.info("hold_not_extended", job=row[1], why="its budget is spent")
+            log.info("hold_not_extended", job=row[1], why="the budget is used up")
     return done
 
 

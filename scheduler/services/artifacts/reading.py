@@ -53,7 +53,7 @@ def artifact_of(job: Job, number: int, *, by: User) -> Artifact:
         raise NotFound(
             f"Job {job.number} has no such artefact.",
             code="no-such-file",
-            way_out="Look at the list of artefacts again; artefacts leave by the policy that the job's page names.",
+            way_out="Look at the list of artefacts again; artefacts are removed by the policy on the job's page.",
         )
     return found
 
@@ -64,7 +64,7 @@ def download_artifact(request: HttpRequest, artifact: Artifact) -> HttpResponseB
     size = storage.size(artifact.key)
     if size != artifact.size_bytes:
         raise Damaged(
-            f"{artifact.path} is stored with {size} bytes and had {artifact.size_bytes}.",
+            f"{artifact.path} has {size} bytes in the storage instead of {artifact.size_bytes}.",
             way_out="Ask an administrator to check MUSTER_STORAGE_KEYS and the storage.",
         )
 
@@ -86,7 +86,7 @@ def download_artifacts(job: Job, *, by: User, kind: str) -> HttpResponseBase:
         raise NotFound(
             f"No artefacts of job {job.number} are stored.",
             code="no-such-file",
-            way_out="They are stored after the end of the job, and leave by the policy that its page names.",
+            way_out="They are stored after the end of the job, and are removed by the policy on the job's page.",
         )
     storage = configured_storage()
     storage.size(first[0].key)  # what cannot be read is said before the answer begins

@@ -72,7 +72,7 @@ class Superseded(Exception):
 
 @dataclass(slots=True)
 class _Outcome:
-    """What has become of the files of one task."""
+    """The upload of the files of one task."""
 
     stored: int = 0
     size: int = 0
@@ -123,7 +123,7 @@ def _store(upload: ArtifactUpload) -> None:
         .first()
     )
     if kept is None:
-        _fail(upload, "What the task has left is not on its node any more.")
+        _fail(upload, "The files of the task are no longer on the node.")
         return
     seen = NodeHeartbeat.objects.filter(node=kept.node).values_list("last_seen_at", flat=True).first()
     task = Task.objects.filter(attempt__job=job, attempt__epoch=upload.epoch, rank=upload.rank)
@@ -171,7 +171,7 @@ def _store_files(storage: Storage, upload: ArtifactUpload, folder: Folder, texts
         if room is not None and outcome.size + entry.size_bytes > room:
             limit = show_mib(settings.MUSTER_ARTIFACTS_JOB_MIB)
             outcome.left_out.append(
-                f"{entry.path[:100]} and what comes after it: a job stores {limit} at most "
+                f"{entry.path[:100]} and later files were not stored: a job stores {limit} at most "
                 "(MUSTER_ARTIFACTS_JOB_MIB)."
             )
             break
@@ -194,7 +194,7 @@ def _wanted(folder: Folder, texts: Sequence[str], outcome: _Outcome) -> Iterator
     for number, entry in enumerate(all_entries(folder)):
         if number >= MOST_LOOKED:
             outcome.left_out.append(
-                f"The folder has more than {MOST_LOOKED:,} entries; the rest was not looked at."
+                f"The folder has more than {MOST_LOOKED:,} entries; the rest was not searched."
             )
             return
         if entry.kind == "folder":
@@ -204,7 +204,7 @@ def _wanted(folder: Folder, texts: Sequence[str], outcome: _Outcome) -> Iterator
             continue
         if entry.kind != "file":
             outcome.left_out.append(
-                f"{entry.path[:100]} is no regular file: links and devices are not stored."
+                f"{entry.path[:100]} is not a regular file: links and devices are not stored."
             )
             continue
         for text in named:

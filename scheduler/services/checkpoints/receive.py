@@ -65,7 +65,7 @@ WHERE t.id = %s AND a.epoch = %s AND t.node_id = %s
 def _owner(node: Node, task: int, epoch: int) -> _Owner:
     rows = run(_OWNER, [task, epoch, node.pk])
     if not rows:
-        raise Conflict(message=f"Task {task} of attempt {epoch} is not of this node.", code="not-yours")
+        raise Conflict(message=f"Task {task} of attempt {epoch} is not on this node.", code="not-yours")
     return _Owner(*rows[0])
 
 
@@ -83,7 +83,7 @@ def take_asked(*, node: Node, task: int, epoch: int, reason: str, seconds: int) 
     job = _locked(owner.job)
     Task.objects.filter(pk=task, checkpoint_asked_at__isnull=False).update(checkpoint_asked_at=None)
     why = CheckpointReason(reason).label
-    because = f"asked for a checkpoint: {why}; it has {seconds} s"
+    because = f"checkpoint requested: {why}; the job has {seconds} s"
     if job.epoch == epoch and job.state == JobState.RUNNING:
         move_job(job, JobState.CHECKPOINTING, because=because, details={"reason": reason, "rank": owner.rank})
     elif job.epoch == epoch and job.state in (JobState.PREEMPTING, JobState.MIGRATING):
@@ -151,7 +151,7 @@ def begin(*, node: Node, announced: Announced) -> str:
 def _too_large(size: int, policy: CheckpointPolicy) -> str:
     limits = [limit for limit in (policy.max_size_mib, settings.MUSTER_CHECKPOINT_MIB) if limit]
     if limits and size > min(limits) * MIB:
-        return f"It has {show_mib(-(-size // MIB))}; the most is {show_mib(min(limits))}."
+        return f"The checkpoint has {show_mib(-(-size // MIB))}; the maximum is {show_mib(min(limits))}."
     return ""
 
 
@@ -227,7 +227,7 @@ def _leave_oldest(job: Job, newest: Checkpoint) -> None:
     if len(own) < len(complete):
         stay |= {row.pk for part in whole_sets(complete)[:keep] for row in part.values()}
     Checkpoint.objects.filter(pk__in=[row.pk for row in own if row.pk not in stay]).update(
-        state=CheckpointState.LEAVING, text="Newer ones have taken its place."
+        state=CheckpointState.LEAVING, text="Replaced by newer checkpoints."
     )
 
 

@@ -81,7 +81,7 @@ def tidy() -> int:
     now = timezone.now()
     Checkpoint.objects.filter(
         state=CheckpointState.STORING, seen_at__lt=now - timedelta(hours=FORSAKEN_HOURS)
-    ).update(state=CheckpointState.LEAVING, text="Its node did not send all of it.")
+    ).update(state=CheckpointState.LEAVING, text="The node did not send the whole checkpoint.")
     _let_go_of_ended_jobs(now)
     return remove_leaving()
 
@@ -98,5 +98,5 @@ def _let_go_of_ended_jobs(now: datetime) -> None:
         days = [days for days in (policy_of(job.queue).days, settings.MUSTER_KEEP_JOBS_DAYS) if days]
         if days and job.completed_at and job.completed_at < now - timedelta(days=min(days)):
             Checkpoint.objects.filter(job=job, state=CheckpointState.COMPLETE).update(
-                state=CheckpointState.LEAVING, text="Its job ended, and its time was up."
+                state=CheckpointState.LEAVING, text="The job ended, and the retention period is over."
             )

@@ -82,7 +82,7 @@ def _mark_damaged(row: Checkpoint, text: str) -> None:
             state=CheckpointState.LEAVING, text=text[:300]
         )
         if moved:
-            because = f"checkpoint {row.name} cannot be gone on from: {text}"
+            because = f"checkpoint {row.name} cannot be used: {text}"
             record_event(Job.objects.get(pk=row.job_id), "job.checkpoint_failed", because=because)
 
 
@@ -109,5 +109,5 @@ def note_restored(*, node: Node, checkpoint: str, task: int, epoch: int) -> None
     row = Checkpoint.objects.filter(pk=checkpoint, job=job).first()
     if row is None or JobEvent.objects.filter(job=job, epoch=epoch, kind="job.restored").exists():
         return
-    because = f"goes on from checkpoint {row.name} of attempt {row.epoch}, fetched to {node.name}"
+    because = f"continues from checkpoint {row.name} of attempt {row.epoch}, fetched to {node.name}"
     record_event(job, "job.restored", because=because, details={"name": row.name, "attempt": row.epoch})

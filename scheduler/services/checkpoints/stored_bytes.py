@@ -104,9 +104,9 @@ def checked_manifest(data: Any, row: Checkpoint) -> Manifest:
         files = [_file(one, row) for one in data["files"]]
         folders = [_checked(str(path), row) for path in data["folders"]]
         if len(files) + len(folders) > MOST_ENTRIES or len(files) != row.files or data["name"] != row.name:
-            raise ValueError("it is not the one that was announced")
+            raise ValueError("it is not the announced manifest")
         if sum(one["size"] for one in files) != row.size_bytes:
-            raise ValueError("its files have another size")
+            raise ValueError("the files have another size")
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(message=f"The manifest cannot be read: {error}.") from error
     return Manifest(name=row.name, size=row.size_bytes, files=files, folders=folders)
@@ -115,9 +115,9 @@ def checked_manifest(data: Any, row: Checkpoint) -> Manifest:
 def _file(data: Mapping[str, Any], row: Checkpoint) -> CheckpointFile:
     size, sha256 = data["size"], data["sha256"]
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise ValueError("a size is no whole number")
+        raise ValueError("a size is not a whole number")
     if len(sha256) != _DIGEST_CHARACTERS or int(sha256, 16) < 0:
-        raise ValueError("a checksum is no sha256")
+        raise ValueError("a checksum is not a SHA-256")
     return CheckpointFile(path=_checked(data["path"], row), size=size, sha256=sha256)
 
 

@@ -22,7 +22,7 @@ PRIORITY_CLASSES: Final[tuple[tuple[str, int, list[str], list[str], str], ...]] 
     ("NORMAL", 50, ["MEDIUM"], ["LOW", "BATCH", "SCAVENGER"], "Everyday work; the default"),
     ("LOW", 25, [], ["SCAVENGER"], "Background work"),
     ("BATCH", 10, [], ["SCAVENGER"], "Bulk work that can wait"),
-    ("SCAVENGER", 0, [], [], "Takes what nobody else wants; anybody may preempt it"),
+    ("SCAVENGER", 0, [], [], "Runs on idle resources; any other job may preempt it"),
 )
 
 

@@ -59,9 +59,9 @@ def _book(payload: Mapping[str, Any], by: User) -> Reservation:
     if ends_at is None and not inputs.problems:
         inputs.wrong("ends_at", "Required, or seconds: how long the nodes are reserved.", code="required")
     elif ends_at is not None and ends_at <= max(starts_at, now):
-        inputs.wrong("ends_at", "Has to come after the start, and in the future.", code="inconsistent")
+        inputs.wrong("ends_at", "Must be after the start, and in the future.", code="inconsistent")
     elif ends_at is not None and (ends_at - starts_at).total_seconds() > MAX_WINDOW_SECONDS:
-        inputs.wrong("ends_at", "Lies more than a year after the start.", code="out-of-range")
+        inputs.wrong("ends_at", "Is more than a year after the start.", code="out-of-range")
     name = inputs.text("name", most=120) or "reservation"
     reason = inputs.text("reason", most=200)
     project = _project(inputs, by)
@@ -156,7 +156,7 @@ def _nodes_with_room(job: Job, asked: list[Node]) -> tuple[int, ...]:
     )
     if not room.node_ids:
         raise Conflict(
-            message=f"Job {job.number} asks for {job.tasks} tasks; there is room for {room.tasks} now.",
+            message=f"Job {job.number} requests {job.tasks} tasks; {room.tasks} fit now.",
             code="not-enough-free",
             way_out="Wait, cancel something, or book a window in advance with starts_at and ends_at.",
         )

@@ -97,7 +97,7 @@ def _starting(tasks: Sequence[int], attempts: Mapping[int, Node]) -> list[Statem
         statements.append((_START_TASKS, [int_array(tasks)]))
     if attempts:
         ids = int_array(attempts)
-        because = [f"taken by {node.name}" for node in attempts.values()]
+        because = [f"accepted by {node.name}" for node in attempts.values()]
         statements += [(_START_ATTEMPTS, [ids]), (_START_JOBS, [ids, because, timezone.now()])]
     return statements
 

@@ -579,7 +579,7 @@ def _stop_rest_of_gangs(changes: Sequence[_Change]) -> list[int]:
 
 def _continues(job: int, epoch: int, change: _Change) -> Event:
     """One task has ended and the others are enough."""
-    because = f"task {change.row.rank} has {change.state}; the others are enough and continue"
+    because = f"task {change.row.rank} has {change.state}; the other tasks are enough and continue"
     return Event(job, epoch, "attempt.smaller", because, json.dumps({"rank": change.row.rank}))
 
 

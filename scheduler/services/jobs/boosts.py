@@ -70,7 +70,7 @@ def _check(job: Job, points: int, seconds: int, reason: str) -> None:
     problems = []
     most = max(settings.PRIORITY_BOOST_CAP - job.priority, 0)
     if not 0 <= points <= most:
-        text = f"Must be from 0 to {most}: no boost leads above {settings.PRIORITY_BOOST_CAP}."
+        text = f"Must be from 0 to {most}: a boost cannot raise the priority above {settings.PRIORITY_BOOST_CAP}."
         problems.append(FieldProblem("points", text, "out-of-range"))
     if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
         problems.append(FieldProblem("seconds", "Must be from a minute to 30 days.", "out-of-range"))

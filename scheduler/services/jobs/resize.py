@@ -49,7 +49,7 @@ def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
         if tasks <= len(live):
             _shrink(row, attempt, live[tasks:], by=by, reason=reason)
     if tasks > len(live):
-        _grow(row, attempt, by=by, reason=reason or f"to have {tasks} tasks instead of {len(live)}")
+        _grow(row, attempt, by=by, reason=reason or f"resized from {len(live)} to {tasks} tasks")
     elif any(task.state == TaskState.ASSIGNED for task in live[tasks:]):
         # Not while the job is locked, as settling locks nodes first. After a crash the timer does it.
         transaction.on_commit(lambda: release_ended_tasks([attempt.pk]))
@@ -72,7 +72,7 @@ def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason
     ranks = [task.rank for task in leaving]
     why = f": {reason}" if reason else ""
     record_event(
-        job, "job.smaller", because=f"{len(ranks)} of its tasks are asked to end by {by.username}{why}", by=by,
+        job, "job.smaller", because=f"{len(ranks)} tasks are being stopped by {by.username}{why}", by=by,
         details={"ranks": ranks[:1000]},
     )  # fmt: skip
     audit.record(

@@ -80,7 +80,7 @@ def ask_to_end(
 
 
 def hold_job(*, job: Job, by: User, reason: str = "") -> Job:
-    """Keep a pending job from being considered until it is released.
+    """Hold a pending job until it is released.
 
     The hold of a project's lead takes the place of the owner's, an operator's that of both; any other hold of a job
     that is held changes nothing.

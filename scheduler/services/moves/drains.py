@@ -44,7 +44,7 @@ def read_deadline(value: Any) -> datetime:
         except BadValue as broken:
             raise BadValue(f"{broken}, or a date and time such as 2027-01-31T18:00:00Z") from broken
     if deadline <= timezone.now():
-        raise BadValue("The deadline is over already; give one in the future, such as 2h")
+        raise BadValue("The deadline has passed; give a deadline in the future, such as 2h")
     return deadline
 
 

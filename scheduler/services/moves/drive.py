@@ -129,7 +129,7 @@ def _grace(job: Job) -> int:
 def _stopping(move: JobMove, job: Job, now: datetime) -> None:
     """Its attempt is asked to end."""
     if job.is_terminal and job.epoch == move.epoch:
-        end_move(move, MoveState.UNDONE, f"the job has {job.state} before it left", now)
+        end_move(move, MoveState.UNDONE, f"the job {job.state} before the move", now)
     elif job.epoch > move.epoch or job.state in PENDING:
         move.state = MoveState.WAITING
         move.save(update_fields=["state"])
@@ -139,7 +139,7 @@ def _stopping(move: JobMove, job: Job, now: datetime) -> None:
 def _waiting(move: JobMove, job: Job, now: datetime) -> None:
     """It holds nothing, and waits for its next attempt, or that one starts."""
     if job.is_terminal and job.epoch == move.epoch:
-        end_move(move, MoveState.UNDONE, f"the job has {job.state} before it started elsewhere", now)
+        end_move(move, MoveState.UNDONE, f"the job {job.state} before it started on another node", now)
     elif job.epoch > move.epoch and (job.is_terminal or job.state in RUNS):
         latest = Attempt.objects.get(job=job, epoch=job.epoch)
         names = (
@@ -154,11 +154,13 @@ def _waiting(move: JobMove, job: Job, now: datetime) -> None:
 def _rolled_back(move: JobMove, job: Job, now: datetime) -> None:
     """Where the place that was planned cannot be had, the job goes on from its checkpoint wherever there is one."""
     if job.epoch > move.epoch:
-        place_anywhere(move, "the start elsewhere failed: the job goes on from its checkpoint on any node")
+        place_anywhere(
+            move, "the start on the other node failed: the job continues from its checkpoint on any node"
+        )
         return
     ended = Attempt.objects.filter(job=job, epoch=move.epoch).values_list("ended_at", flat=True).first()
     if ended is not None and now > ended + timedelta(seconds=PATIENCE_SECONDS):
-        text = f"no place was free elsewhere for {PATIENCE_SECONDS} s: the job goes on from its checkpoint on any node"
+        text = f"no other node was free for {PATIENCE_SECONDS} s: the job continues from its checkpoint on any node"
         place_anywhere(move, text)
 
 
@@ -242,7 +244,7 @@ def _leave(attempt: Attempt, due: list[Node], now: datetime) -> bool:
         if not nodes:
             return False
         by, names = _drained_by(nodes), ", ".join(node.name for node in nodes)
-        because = f"the deadline of the drain of {names} is over ({_reason(nodes)}): the job is requeued"
+        because = f"the deadline of the drain of {names} has passed ({_reason(nodes)}): the job is requeued"
         if job.state == JobState.PREEMPTING:
             asked = stop_instead_of_suspending(job, because)
             return bool(asked)

@@ -33,7 +33,7 @@ FATE_WORDS: Final[dict[Fate, str]] = {
     Fate.CONTINUES: "runs to its end",
     Fate.ENDS: "ends before the deadline",
     Fate.MOVES: "is moved by checkpoint",
-    Fate.WAITS: "is moved once a place is free, and requeued at the deadline otherwise",
+    Fate.WAITS: "is moved when another node can start it, else requeued at the deadline",
     Fate.REQUEUED: "is requeued at the deadline",
     Fate.FAILS: "fails at the deadline: it runs at most once",
     Fate.LEAVES: "is leaving",

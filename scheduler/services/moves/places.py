@@ -13,7 +13,7 @@ from scheduler.services.planning.profiles import leaving_out_failing
 from scheduler.state.load.snapshots import Loaded, load_snapshot
 
 #: Said of a job that has stopped running since it was looked at.
-GONE = Place((), "It does not run any more.")
+GONE = Place((), "The job is no longer running.")
 
 
 def moved_job(job: Job, terms: Mapping[str, Any]) -> MovedJob:

@@ -105,9 +105,9 @@ def _movable(job: Job) -> Attempt:
 def _no_place(job: Job, target: Node | None, place: Place) -> Conflict:
     where = f"on {target.name}" if target else "elsewhere"
     return Conflict(
-        message=f"There is no place for job {job.number} {where} now. {place.why_not}".strip(),
+        message=f"No node can start job {job.number} {where} now. {place.why_not}".strip(),
         code="no-place",
-        way_out="Wait, choose another node, or requeue the job: then it waits in line.",
+        way_out="Wait, choose another node, or requeue the job.",
     )
 
 
@@ -140,7 +140,9 @@ def open_move(
     if has_saved(move):
         stop_for(move, job, now)
         return move
-    because = f"{why_of(move)}; it is asked for a checkpoint first, and goes on here until that is stored"
+    because = (
+        f"{why_of(move)}; a checkpoint is requested first, and the job continues here until it is stored"
+    )
     record_event(job, "job.move_asked", because=because, by=by, at=now, details=_details(move))
     ask_tasks(job, because="a checkpoint is asked for, to move the job", by=by)
     return move
@@ -169,7 +171,7 @@ def why_of(move: JobMove) -> str:
     """`moved away from n1, to n2 by olga: fans are loud`"""
     where = f", to {move.target.name}" if move.target else ""
     who = f" by {move.asked_by.username}" if move.asked_by else ""
-    what = " since it drains" if move.cause == MoveCause.DRAIN else ""
+    what = ", which is draining" if move.cause == MoveCause.DRAIN else ""
     why = f": {move.reason}" if move.reason else ""
     return f"moved away from {', '.join(move.leaves)[:100]}{what}{where}{who}{why}"
 

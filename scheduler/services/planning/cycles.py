@@ -196,7 +196,7 @@ def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
             raise
         except Exception as error:
             log.exception("policy_failed", cluster=cluster_id)
-            problem = f"planning by it raised {type(error).__name__}: {error}"
+            problem = f"planning raised {type(error).__name__}: {error}"
         else:
             if loaded.profile_was_out:
                 policy_faults.profile_is_well(cluster_id)

@@ -44,7 +44,7 @@ class Reported(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How long results stay; 0 is without limit. Sizes in MiB."""
+    """How long results are kept; 0: without expiry. Sizes in MiB."""
 
     days: int
     job_mib: int
@@ -182,7 +182,7 @@ def _kept(one: Reported, node: Node, owner: Sequence[Any], now: datetime) -> Eve
 
 def leaving(job: int, epoch: int, node: str, at: datetime, because: str) -> Event:
     """The event that says beforehand that results leave."""
-    text = f"its results on {node} leave on {written(at)}: {LeaveReason(because).label}"
+    text = f"the results on {node} are removed on {written(at)}: {LeaveReason(because).label}"
     return Event(job, epoch, "job.results_leaving", text)
 
 

@@ -123,7 +123,7 @@ def folder_of(job: Job, *, by: User, epoch: int | None = None, rank: int | None 
     raise NotFound(
         f"There is no working folder of job {job.number} to read.",
         code="no-results",
-        way_out="A task that left nothing keeps nothing, and results leave by the policy that the job's page names.",
+        way_out="A task without files has no results, and results are removed by the policy on the job's page.",
     )
 
 
@@ -236,7 +236,7 @@ def _answer(folder: Folder, number: str) -> dict[str, Any]:
     if code is None:
         return answer
     if code == "gone":
-        raise NotFound(text, code="no-such-file", way_out="Look at the list of files again.")
+        raise NotFound(text, code="no-such-file", way_out="Reload the list of files.")
     if code == "changed":
         raise Conflict(
             message=text, code="changed", way_out="Download it again, best once the job has ended."
@@ -263,12 +263,14 @@ def _entry(one: Sequence[Any]) -> FileEntry:
 def away(folder: Folder) -> NodeAway:
     """Why the files cannot be had now."""
     seen = (
-        f"it was last seen at {written(folder.last_seen_at)}" if folder.last_seen_at else "it was never seen"
+        f"its last heartbeat was at {written(folder.last_seen_at)}"
+        if folder.last_seen_at
+        else "it never sent a heartbeat"
     )
     return NodeAway(
         message=f"The files are on node {folder.node.name}, which does not answer: {seen}.",
         code="node-away",
-        way_out="Try again when the node is back; what is kept there stays.",
+        way_out="Try again when the node responds; the files on the node are kept.",
         status=503,
         extra={"retry_after_seconds": 30},
     )
@@ -276,7 +278,7 @@ def away(folder: Folder) -> NodeAway:
 
 def _nonsense(folder: Folder) -> Conflict:
     return Conflict(
-        message=f"Node {folder.node.name} sent something else than was asked for.",
+        message=f"Node {folder.node.name} sent an unexpected answer.",
         code="bad-answer",
-        way_out="Try again; if it stays so, an operator should look at the node's agent.",
+        way_out="Try again; if the problem remains, ask an operator to check the node's agent.",
     )

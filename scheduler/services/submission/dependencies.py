@@ -51,7 +51,7 @@ def _in_circles(specs: Sequence[JobSpec | None], named: Mapping[str, int]) -> di
     said = " waits for ".join(circle)
     return {
         named[ref]: FieldProblem(
-            f"jobs/{named[ref]}/depends_on", f"Waits in a circle, so none could start: {said}.", "circle"
+            f"jobs/{named[ref]}/depends_on", f"Circular dependency, so no job could start: {said}.", "circle"
         )
         for ref in set(circle)
     }
@@ -74,7 +74,7 @@ def _lost_with_others(
                 continue
             found[number] = FieldProblem(
                 f"jobs/{number}/depends_on",
-                f"No job with ref {ref!r} is taken with this request.",
+                f"No valid job of this request has the ref {ref!r}.",
                 "not-found",
             )
             if number in refs:

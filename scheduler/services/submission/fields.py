@@ -263,7 +263,7 @@ def read_seconds(value: Any) -> int:
     if number is None:
         raise BadValue(f"{_show(value)} is not a time; write seconds, HH:MM:SS, D-HH:MM:SS or 1h30m")
     if not 1 <= number <= MAX_SECONDS:
-        raise BadValue(f"{_show(value)} is not a time a job can take; write 1 to {MAX_SECONDS} seconds")
+        raise BadValue(f"{_show(value)} is not a valid duration; write 1 to {MAX_SECONDS} seconds")
     return number
 
 

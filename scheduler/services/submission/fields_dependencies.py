@@ -70,11 +70,11 @@ class Entry:
     job: Any = declared(
         "job", kind=Kind.NAME_OR_NUMBER, read=_raw, help="The number or id of a job.", example=17
     )
-    type: str = choice("type", KINDS, default="success", help="What has to become of that job.")
+    type: str = choice("type", KINDS, default="success", help="The condition on that job.")
     ref: str = text("ref", most=MAX_DATA_NAME, help="Instead of job: the ref of a job of the same request.")
     data: str = text("data", most=MAX_DATA_NAME, help="The name of data that have to be ready.")
     any: int | None = integer(
-        "any", least=1, most=MAX_DEPENDENCIES, default=1, help="With of: how many of them are enough."
+        "any", least=1, most=MAX_DEPENDENCIES, default=1, help="With of: the number that is enough."
     )
     of: list[Any] = declared(
         "of",
@@ -308,13 +308,13 @@ def _ranges(value: Any, most: int) -> tuple[list[range], int | None]:
     ranges, percent, limit = text.partition("%")
     at_once = read_integer(limit) if percent else None
     if percent and (at_once is None or not 1 <= at_once <= most):
-        raise BadValue(f"Has to say after % how many may run at once, 1 to {most}")
+        raise BadValue(f"Needs the number of elements that may run at once after %, 1 to {most}")
     found: list[range] = []
     size = 0
     for part in ranges.split(","):
         match = _ELEMENT.fullmatch(part.strip())
         if match is None:
-            raise BadValue(f"{text[:40]!r} is no array; write for example 0-9, 1,3,5 or 0-99%10")
+            raise BadValue(f"{text[:40]!r} is not an array; write for example 0-9, 1,3,5 or 0-99%10")
         found.append(_range(match))
         size += len(found[-1])
         if size > most:

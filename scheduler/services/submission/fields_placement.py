@@ -310,12 +310,14 @@ class JobTerm:
     """Other jobs that this one runs near to or apart from."""
 
     topology_key: str = word("topology_key", TOPOLOGIES, default="node", help="In the same one, or not.")
-    weight: int | None = integer("weight", least=1, most=100, help="A wish; without a weight it is a must.")
+    weight: int | None = integer(
+        "weight", least=1, most=100, help="A preference; without a weight, a requirement."
+    )
     near: dict[str, Any] | None = declared(
-        "near", kind=Kind.OBJECT, read=_selector, schema=SELECTOR, help="Where such jobs are."
+        "near", kind=Kind.OBJECT, read=_selector, schema=SELECTOR, help="Run where such jobs run."
     )
     apart: dict[str, Any] | None = declared(
-        "apart", kind=Kind.OBJECT, read=_selector, schema=SELECTOR, help="Where no such jobs are."
+        "apart", kind=Kind.OBJECT, read=_selector, schema=SELECTOR, help="Run where no such jobs run."
     )
 
     def kept(self) -> dict[str, Any]:
@@ -383,7 +385,7 @@ class TaskTerm:
     per_domain: int | None = integer(
         "per_domain", least=1, most=MAX_DOMAINS, help="Tasks in one domain, at most."
     )
-    soft: bool = flag("soft", default=False, help="A wish rather than a must.")
+    soft: bool = flag("soft", default=False, help="A preference rather than a requirement.")
 
     def kept(self) -> dict[str, Any]:
         """The form that the job's row keeps; empty where the term says nothing."""

@@ -121,7 +121,7 @@ class CheckpointAsked:
 
     signal: str = declared(
         "signal", kind=Kind.CHOICE, read=_read_signal, default=SIGNALS[0], choices=SIGNALS,
-        help="The signal that asks the job for a checkpoint; only processes that handle it get it.",
+        help="The signal that requests a checkpoint; sent only to processes that handle the signal.",
     )  # fmt: skip
     to: str = choice(
         "to", RECEIVERS, default=RECEIVERS[0],
@@ -215,7 +215,7 @@ class ProbeAsked:
         "GPUs worked within limit.",
     )  # fmt: skip
     name: str = text(
-        "name", most=40, help="What the reason calls the probe.", default="", left_out="its kind"
+        "name", most=40, help="The name of the probe in messages.", default="", left_out="its kind"
     )
     command: str = text(
         "command", most=MAX_COMMAND, lines=True, default="",
@@ -279,7 +279,7 @@ def a_probe_says_what_its_kind_needs(asked: ProbeAsked, inputs: Inputs) -> None:
         given = inputs.given(name) is not None
         optional = name == "timeout" or (name == "path" and asked.kind == ProbeKind.HTTP)
         if given and asked.kind not in kinds:
-            inputs.wrong(name, f"Is not for kind {asked.kind}; leave it out.", code="inconsistent")
+            inputs.wrong(name, f"Not used with kind {asked.kind}; leave it out.", code="inconsistent")
         elif not given and asked.kind in kinds and not optional:
             inputs.wrong(name, f"Required for kind {asked.kind}.", code="required")
 

@@ -155,7 +155,7 @@ def read_secrets(inputs: Any, name: str) -> list[dict[str, str]]:
         if "value" in item:
             inputs.wrong(
                 f"{at}/value",
-                "A job request has no values of secrets. Set it under Settings or on the project's page, and name it.",
+                "Values are not accepted here. Set the secret under Settings or on the project's page, and name it.",
                 code="unknown-field",
             )
             continue

@@ -103,7 +103,7 @@ MAX_RESTARTS: Final = 32_767
 MAX_RESTART_DELAY: Final = 7 * 86_400
 
 _LISTS: Final = NotOnForm("A list of objects has no place in a form of single lines.")
-_RARE: Final = NotOnForm("Seldom asked for; programs and scripts say it.")
+_RARE: Final = NotOnForm("Rarely needed; for programs and scripts.")
 
 
 class Array(NamedTuple):
@@ -162,7 +162,7 @@ class JobSpec:
 
     # What runs.
     command: str = text(
-        "command", most=MAX_COMMAND, lines=True, help="What runs, given to /bin/sh -c.",
+        "command", most=MAX_COMMAND, lines=True, help="The command, run by /bin/sh -c.",
         example="python train.py --epochs 3", elsewhere=("cmd", "args"), columns={"command": ""},
         form=Form(
             label="Command or script", group="what", widget=Widget.LINES, rows=8, code=True,
@@ -172,7 +172,7 @@ class JobSpec:
     )  # fmt: skip
     script: str = text(
         "script", most=MAX_SCRIPT, lines=True, example="#!/bin/bash\nsrun hostname\n", columns={"script": ""},
-        help="What runs, instead of a command; begins with #! and its interpreter.",
+        help="The script, instead of a command; begins with #! and an interpreter.",
         form=NotOnForm("Typed into the field of the command."),
     )  # fmt: skip
 
@@ -200,7 +200,7 @@ class JobSpec:
         columns={"nodes": ""}, form=Form(label="Nodes", group="tasks", placeholder="any", mode="numeric"),
     )  # fmt: skip
     tasks_per_node: int | None = integer(
-        "tasks_per_node", least=1, most=MAX_TASKS, help="As many tasks on each node, at most.",
+        "tasks_per_node", least=1, most=MAX_TASKS, help="Maximum number of tasks on each node.",
         left_out="any number", example=2, columns={"tasks_per_node": ""},
         form=Form(label="Tasks per node", group="tasks", placeholder="any", mode="numeric"),
     )  # fmt: skip
@@ -393,12 +393,12 @@ class JobSpec:
     )  # fmt: skip
     tolerations: list[dict[str, Any]] = declared(
         "tolerations", kind=Kind.OBJECTS, read=read_tolerations, schema=TOLERATION, default=[], most=MAX_LABELS,
-        help="Taints that it may run beside.", example=[{"key": "gpu", "operator": "Exists"}],
+        help="Taints that the job tolerates.", example=[{"key": "gpu", "operator": "Exists"}],
         columns={"tolerations": ""}, form=_LISTS,
     )  # fmt: skip
     affinity: dict[str, Any] = declared(
         "affinity", kind=Kind.OBJECT, read=read_affinity, schema=AFFINITY, default={},
-        help="Where it runs: by labels of nodes, by other jobs, and by its own tasks.",
+        help="Placement rules: labels of nodes, other jobs, and the job's own tasks.",
         example={"regions": "same"}, columns={"affinity": ""}, form=_LISTS,
     )  # fmt: skip
     labels: dict[str, str] = declared(
@@ -410,8 +410,8 @@ class JobSpec:
     # What becomes of what it writes.
     artifacts: list[str] = declared(
         "artifacts", kind=Kind.TEXT_LIST, read=read_artifacts, default=[], most=MAX_ARTIFACTS,
-        help="Files of the working folder that are stored beyond the node when the job ends: patterns with *, ?, [a-z] "
-        "and **; a folder means all that is in it.",
+        help="Files of the working folder that are stored outside the node when the job ends: patterns with *, ?, "
+        "[a-z] and **; a folder means all files in it.",
         example=["model.pt", "out/*.csv"], left_out="none: files stay on the node for a time",
         elsewhere=("artefacts", "outputs"), columns={"artifacts": ""},
         form=Form(label="Artefacts", group="lines", widget=Widget.LINES, rows=2, code=True,
@@ -459,7 +459,7 @@ class JobSpec:
     )  # fmt: skip
     restart_policy: str = choice(
         "restart_policy", RestartPolicy, default=RestartPolicy.INTERRUPTED,
-        help="never: runs at most once, whatever becomes of its node. interrupted (when left out): restarted after a "
+        help="never: runs at most once, even if the node is lost. interrupted (when left out): restarted after a "
         "lost node or preemption. on_failure: also after a failure. always: also after success.",
         columns={"restart_policy": ""},
         form=Form(
@@ -483,13 +483,13 @@ class JobSpec:
     )  # fmt: skip
     probes: list[dict[str, Any]] = declared(
         "probes", kind=Kind.OBJECTS, read=read_probes, schema=PROBE, default=[], most=MAX_PROBES,
-        help="What the node of each task checks while it runs. A task of which one fails too often is stopped, and the "
-        "job has the failure class unhealthy.",
+        help="What the node of each task checks while it runs. If a probe fails too often, the task is stopped, "
+        "and the failure class of the job is unhealthy.",
         example=[{"kind": "file", "path": "heartbeat", "limit": "10m"}, {"kind": "http", "port": 8000, "path": "/up"}],
         columns={"probes": ""}, form=_LISTS,
     )  # fmt: skip
     restart_delay_seconds: int | None = duration(
-        "restart_delay", most=MAX_RESTART_DELAY, help="The wait before the first restart; it doubles with each.",
+        "restart_delay", most=MAX_RESTART_DELAY, help="The wait before the first restart; doubles with each restart.",
         left_out="5 seconds", example="30s", columns={"restart_delay_seconds": ""}, form=_RARE,
     )  # fmt: skip
     restart_delay_max_seconds: int | None = duration(
@@ -498,8 +498,8 @@ class JobSpec:
     )  # fmt: skip
     checkpoint: dict[str, Any] = declared(
         "checkpoint", kind=Kind.OBJECT, read=read_checkpoint, schema=CHECKPOINT, default={},
-        help="The job makes checkpoints: it is asked before it has to make way, before its time limit and every so "
-        "often, and its next attempt goes on from the newest one, on any node. {} takes all defaults.",
+        help="The job makes checkpoints: one is requested before preemption, before the time limit and periodically; "
+        "the next attempt continues from the newest one, on any node. {} takes all defaults.",
         left_out="none are made or kept", example={"signal": "USR1", "every": "1h"},
         elsewhere=("checkpoint_interval", "checkpointing"), columns={"checkpoint": ""}, form=_RARE,
     )  # fmt: skip
@@ -519,7 +519,7 @@ class JobSpec:
         "depends_on", kind=Kind.ENTRIES, schema=ENTRY, lasting=False, default=(), most=MAX_DEPENDENCIES,
         read=lambda inputs, name: read_dependencies(inputs, name, by=inputs.catalogue.user),
         help='[17, {"job": 18, "type": "checkpoint"}, {"any": 2, "of": [3, 4, 5]}, {"data": "faces"}]',
-        example=[17], elsewhere=("dependency",), means="A row of what the job waits for, for each entry.",
+        example=[17], elsewhere=("dependency",), means="A row for each dependency.",
         form=Form(label="Start after jobs", group="waits", widget=Widget.OWN, copied=False),
     )  # fmt: skip
     depends_timeout_seconds: int | None = duration(
@@ -535,7 +535,7 @@ class JobSpec:
     ref: str = declared(
         "ref", kind=Kind.TEXT, read=read_ref, default="", most=MAX_NAME,
         help='A name for others of the same bulk request: {"ref": "prepare"}.', example="prepare",
-        means="Known within its request only.", form=NotOnForm("A form sends one job."),
+        means="Valid within one request only.", form=NotOnForm("A form sends one job."),
     )  # fmt: skip
 
     #: Of each element of a job that runs several; `time_limit_seconds` is of the job.

@@ -179,7 +179,7 @@ def _event(preempt: Preempt, checked: CheckedPreemption, cycle_id: int | None) -
         because += "; it resumes where it is once its CPUs are free again"
         details["mode"] = preempt.mode
     else:
-        because += f"; it has {preempt.grace_seconds} s to end and is requeued"
+        because += f"; the job has {preempt.grace_seconds} s to end and is requeued"
     if preempt.instead:
         because += f" (not suspended: {preempt.instead})"
         details["instead"] = preempt.instead
@@ -215,5 +215,5 @@ def _for_a_taint(preempt: Preempt, taint: TaintRow) -> tuple[str, dict[str, Any]
     name = "=".join(filter(None, preempt.taint))
     who = f", put there by {taint.added_by}" if taint.added_by else ""
     why = f" ({taint.reason})" if taint.reason else ""
-    because = f"has to leave {taint.node}: it has the taint {name}:NoExecute{who}{why}"
+    because = f"evicted from {taint.node}: the node has the taint {name}:NoExecute{who}{why}"
     return because, {"node": taint.node, "taint": name, "by": taint.added_by, "why": taint.reason}

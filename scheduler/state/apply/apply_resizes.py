@@ -69,7 +69,7 @@ def _why_not(resize: Resize, rows: Mapping[int, JobRow], resizable: Collection[i
             return f"Job {resize.for_job_id} has changed: no job releases tasks for it."
     job = rows.get(resize.job_id)
     if job is None or job.state != JobState.RUNNING or resize.attempt_id not in resizable:
-        return f"Job {resize.job_id} was to have {resize.tasks} tasks and has changed."
+        return f"Job {resize.job_id} has changed and is not resized."
     return ""
 
 
@@ -211,9 +211,9 @@ def _event(resize: Resize, checked: CheckedResizes, cycle_id: int | None) -> dic
             f"stopped to start again with {resize.tasks} tasks instead of {resize.before}: resources are idle and no "
             f"job waits for them; it is requeued and "
             + (
-                "goes on from its last checkpoint"
+                "continues from its last checkpoint"
                 if resize.attempt_id in checked.checkpointed
-                else "has to find what it saved by itself: it was submitted without `checkpoint`"
+                else "has to find its saved work: the job was submitted without `checkpoint`"
             )
         )
     return {

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 #: What has changed on a node since it was chosen, by the filter that rejects it now.
 _CHANGE_OF_NODE: Final = {
-    "gone": "is not there",
+    "gone": "no longer exists",
     "state": "is not responding",
     "cordoned": "is cordoned",
     "draining": "is draining",
@@ -50,7 +50,7 @@ _CHANGE_OF_NODE: Final = {
     "cpu_millis": "has too few free CPUs",
     "memory_mib": "has too little free memory",
     "storage_mib": "has too little free storage",
-    "numa": "has no room in that NUMA domain",
+    "numa": "has too little free in that NUMA domain",
 }
 
 
@@ -142,7 +142,7 @@ def _what_changed(conflict: Conflict) -> str:
         return f"The start was planned, but {facts['change']}."
     if "gate" in facts:
         node, name = facts.get("node", facts.get("node_id")), str(facts["gate"])
-        return f"It was to start on {node}, which {_CHANGE_OF_NODE.get(name, f'{name} turns away')} now."
+        return f"The start was planned on {node}, which {_CHANGE_OF_NODE.get(name, f'{name} excludes')} now."
     return sentence(conflict.reason, conflict.facts)
 
 

@@ -23,7 +23,7 @@ class LeaseLost(Exception):
     """Somebody else may hold the scope by now: nothing may be written under this term any more."""
 
     def __init__(self, lease: HeldLease) -> None:
-        super().__init__(f"the lease of {lease.scope} (term {lease.token}) is no longer ours")
+        super().__init__(f"the lease of {lease.scope} (term {lease.token}) is held by another planner")
 
 
 @dataclass(frozen=True, slots=True)

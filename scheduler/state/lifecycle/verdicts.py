@@ -22,9 +22,18 @@ from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, Resta
 #: What is written of tasks that no agent was given.
 NEVER_GIVEN: Final = "The job was never sent to its node."
 NEVER_STARTED: Final = "Never started."
-_CERTAINLY_NOT_BEGUN: Final = frozenset({NEVER_BEGAN, NOT_ISOLATED, NEVER_GIVEN, NEVER_STARTED})
+#: The same ends in the words of agents of the release before, and of records that such agents left.
+_FORMER_NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
+_FORMER_NOT_ISOLATED: Final = "It never began: its node cannot isolate tasks at the moment."
+_FORMER_GUARD_KILLED: Final = (
+    "Its supervisor process on the node was killed, and its processes were ended with it."
+)
+_FORMER_NOT_RESTORED: Final = "Its checkpoint could not be fetched to the node"
+_CERTAINLY_NOT_BEGUN: Final = frozenset(
+    {NEVER_BEGAN, NOT_ISOLATED, NEVER_GIVEN, NEVER_STARTED, _FORMER_NEVER_BEGAN, _FORMER_NOT_ISOLATED}
+)
 #: Ends that are neither the job's fault nor its node's.
-_OF_MUSTER: Final = _CERTAINLY_NOT_BEGUN | {SHUT_DOWN, GUARD_KILLED}
+_OF_MUSTER: Final = _CERTAINLY_NOT_BEGUN | {SHUT_DOWN, GUARD_KILLED, _FORMER_GUARD_KILLED}
 AT_MOST_ONCE: Final = "The job runs at most once, so it is not restarted."
 
 
@@ -163,7 +172,7 @@ def lost(case: Case) -> Verdict | None:
     if not case.lost_text:
         return None
     job, text = case.job, case.lost_text
-    of_muster = text in _OF_MUSTER or text.startswith(NOT_RESTORED)
+    of_muster = text in _OF_MUSTER or text.startswith((NOT_RESTORED, _FORMER_NOT_RESTORED))
     failure = FailureClass.INFRASTRUCTURE if of_muster else FailureClass.NODE_LOST
     if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
         wait = backoff_seconds(job.earlier_lost)

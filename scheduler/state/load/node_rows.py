@@ -262,7 +262,7 @@ WHERE reservation.cluster_id = %s AND reservation.cancelled_at IS NULL AND reser
 ORDER BY reservation.id""",
 )
 
-#: Nodes that gangs gather, until they have them or their time is up; jobs that end before may use them.
+#: Nodes that gangs gather, until they have them or retention period over; jobs that end before may use them.
 GANG_RESERVATIONS: Final = RowQuery(
     ReservationRow,
     {

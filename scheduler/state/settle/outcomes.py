@@ -172,5 +172,5 @@ def _events(outcome: Outcome) -> list[Event]:
     kind = "job.preempted" if preempted else f"attempt.{verdict.attempt.value}"
     return [
         Event(attempt.number, attempt.epoch, kind, text, json.dumps(details)),
-        Event(attempt.number, attempt.epoch, "job.queued", "to be tried again"),
+        Event(attempt.number, attempt.epoch, "job.queued", "requeued after the failed attempt"),
     ]

@@ -89,7 +89,7 @@ def lose_with_down_nodes(*, at: datetime) -> list[int]:
                 task.job_number,
                 task.epoch,
                 "attempt.smaller",
-                f"task {task.rank} was lost with node {task.node}; the others are enough and continue",
+                f"task {task.rank} was lost with node {task.node}; the other tasks are enough and continue",
                 json.dumps({"rank": task.rank}),
             )
             for task in left

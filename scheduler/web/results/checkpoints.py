@@ -62,7 +62,7 @@ def take(request: HttpRequest, number: int) -> HttpResponse:
     user = reader(request)
     reason = reason_of(request.POST.get("reason", ""), most=200)
     ask_checkpoint(job=job_by_ref(user, number), by=user, reason=reason)
-    messages.success(request, f"Job {number} is asked for a checkpoint; it is listed once it is written.")
+    messages.success(request, f"A checkpoint of job {number} was requested; it is listed once written.")
     return _back(number)
 
 

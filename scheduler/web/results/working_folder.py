@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib import messages
+from django.db.models import Count, Sum
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import permissions
@@ -17,7 +19,7 @@ from accounts.web.pages import page, reader
 from infra.archives import KINDS
 from infra.errors import InvalidInput, MusterError
 from infra.plain_text import reason_of
-from scheduler.models import Job, KeptResult
+from scheduler.models import Artifact, Job, KeptResult, LeaveReason
 from scheduler.selectors import job_by_ref
 from scheduler.services.results.downloads import download_archive, download_file
 from scheduler.services.results.kept import policy_of
@@ -35,7 +37,7 @@ MOST_LEFT: Final = 20
 def results_of(job: Job, user: User, request: HttpRequest) -> dict[str, Any]:
     """What the tab shows; the list of files is asked of the node now."""
     if not permissions.may(user, "read_results", job):
-        return {"results_hidden": True}
+        return {"results_hidden": True} | _sizes_for_removal(job, user)
     folders = folders_of(job, by=user)
     chosen = _chosen(folders, request)
     context: dict[str, Any] = {
@@ -55,6 +57,21 @@ def results_of(job: Job, user: User, request: HttpRequest) -> dict[str, Any]:
         except MusterError as error:
             context["files_trouble"] = str(error)
     return context
+
+
+def _sizes_for_removal(job: Job, user: User) -> dict[str, Any]:
+    """For a person who may remove the files and not read them, as operators may: how much is kept, and no name."""
+    if not permissions.may(user, "remove_results", job):
+        return {}
+    kept = KeptResult.objects.filter(job=job, left_at=None).exclude(leaves_because=LeaveReason.ASKED)
+    stored = Artifact.objects.present(timezone.now()).filter(job=job)
+    return {
+        "kept_sums": kept.aggregate(folders=Count("pk"), files=Sum("files"), size=Sum("size_bytes")),
+        "kept_nodes": sorted(set(kept.values_list("node__name", flat=True))),
+        "stored_sums": stored.aggregate(files=Count("pk"), size=Sum("size_bytes")),
+        "may_remove": kept.exists(),
+        "may_remove_artifacts": stored.exists(),
+    }
 
 
 def with_content(entries: list[FileEntry]) -> list[FileEntry]:

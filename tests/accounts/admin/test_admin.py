@@ -251,7 +251,7 @@ def test_organizations_are_made_moved_and_never_hung_below_themselves(cast: Cast
 
     physics.refresh_from_db()
     assert (physics.name, physics.parent) == ("Physics and Astronomy", None)
-    assert "cannot stand below itself" in refused.content.decode()
+    assert "cannot be its own parent" in refused.content.decode()
     assert [e.action for e in AuditEvent.objects.order_by("id")] == [
         "organization.create",
         "organization.edit",

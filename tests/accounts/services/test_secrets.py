@@ -101,7 +101,7 @@ def test_one_owner_has_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("a", "b", "a"):
         set_secret(owner=user, name=name, value=VALUE, by=user)
 
-    with pytest.raises(InvalidInput, match="There are 2 secrets already"):
+    with pytest.raises(InvalidInput, match="There are already 2 secrets"):
         set_secret(owner=user, name="c", value=VALUE, by=user)
 
 

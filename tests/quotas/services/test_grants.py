@@ -66,7 +66,7 @@ def test_a_request_carries_its_evidence_and_the_operators_get_a_notice(cast: Cas
 
     assert (grant.state, grant.evidence["bound"], grant.evidence["used"]) == (GrantState.ASKED, 8_000, 6_000)
     assert grant.evidence["lately"]["days"] == 30
-    assert notices_of(cast.operator) == ["Vision requests 4 GPUs more."]
+    assert notices_of(cast.operator) == ["Vision requests an increase by 4 GPUs."]
     assert notices_of(cast.lead) == []
     assert bounds(cast) == (4_000, 7_000, 8_000)
 
@@ -247,7 +247,9 @@ def test_a_budget_is_raised_for_a_time_and_lowered_again_whatever_happened_meanw
     budget = a_budget(cast.project)
     grant = ask_budget(cast, budget, ends_at=timezone.now() + timedelta(days=3))
     assert (grant.evidence["bound"], grant.evidence["used"]) == (100 * HOUR, 0)
-    assert notices_of(cast.operator) == ["Vision requests 50.0 GPU-hours of the budget Autumn more."]
+    assert notices_of(cast.operator) == [
+        "Vision requests an increase by 50.0 GPU-hours of the budget Autumn."
+    ]
     assert allowed(budget) == {100}
 
     grant = approve_grant(grant=grant, granted=40 * HOUR, by=cast.operator, reason="most of it")

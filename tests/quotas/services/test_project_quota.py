@@ -283,7 +283,7 @@ def test_allocating_counts_every_line_or_none_and_releasing_gives_back() -> None
     local.allocate_quota(project.pk, request, tasks=2)
     assert used() == {"cpu_millis": 2000, "gpu_millis": 1000, "running_jobs": 1}
     with pytest.raises(
-        Conflict, match=r"gpu_millis of project .* has no room: 1000 of 1000 in use, 500 needed"
+        Conflict, match=r"gpu_millis of project .* is used up: 1000 of 1000 in use, 500 needed"
     ):
         local.allocate_quota(project.pk, request)
     assert used() == {"cpu_millis": 2000, "gpu_millis": 1000, "running_jobs": 1}
@@ -317,7 +317,7 @@ def test_a_start_is_checked_and_counted_on_every_line_up_to_the_root() -> None:
     local.allocate_quota(project.pk, Resources(gpus=1), **words)
     lines = (of_root, own, of_model, of_type, of_mia)
     assert [Quota.objects.get(pk=line.pk).used for line in lines] == [3000, 1000, 1000, 0, 1000]
-    with pytest.raises(Conflict, match="of user mia has no room"):
+    with pytest.raises(Conflict, match="of user mia is used up"):
         local.allocate_quota(project.pk, Resources(gpus=1), user_id=person.pk)
     local.release_quota(project.pk, Resources(gpus=1), **words)
     assert [Quota.objects.get(pk=line.pk).used for line in lines] == [2000, 0, 0, 0, 0]

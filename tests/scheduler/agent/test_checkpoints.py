@@ -161,7 +161,7 @@ def test_a_checkpoint_that_cannot_be_fetched_is_a_fault_of_the_site_and_tried_ag
     attempt = job.attempts.get(epoch=2)
     assert attempt.failure_class == "infrastructure"
     assert re.fullmatch(
-        r"Its checkpoint could not be fetched to the node: the checksum of step-\d+/state.json is wrong",
+        r"The checkpoint could not be fetched to the node: the checksum of step-\d+/state.json is wrong",
         attempt.end_text,
     )
     monkeypatch.undo()

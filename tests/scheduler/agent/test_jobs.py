@@ -201,7 +201,7 @@ def test_a_job_has_no_more_processes_than_its_node_allows(world: World, start_ag
     world.run_until(many, "failed")
     world.run_until(few, "completed")
 
-    assert many.end_text == "It had 61 processes; a task may have 40 on this node."
+    assert many.end_text == "The task had 61 processes; the limit on this node is 40."
 
 
 def test_what_a_job_moved_out_of_its_session_counts_for_its_memory(
@@ -235,7 +235,7 @@ def test_gpus_that_nvml_tells_of_are_given_out(world: World, start_agent: StartA
     assert [(d.uuid, d.model, d.healthy, d.power_watts) for d in node.devices.all()] == [
         ("GPU-0", "H200", True, 76), ("GPU-1", "H200", False, 76),
     ]  # fmt: skip
-    assert node.trouble == "GPU 1 not healthy: a bad row of its memory could not be replaced"
+    assert node.trouble == "GPU 1 not healthy: row remapping of the memory failed"
 
     job = world.submit("echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $MUSTER_GPU_UUIDS", gpu_count=1)
     world.run_until(job, "completed")

@@ -107,7 +107,7 @@ def test_a_disk_that_is_full_is_said_in_the_log(world: World, start_agent: Start
     world.run_until(job, "completed")
 
     assert world.output(job, "stdout") == b"lost\n"
-    assert b"the output file /dev/full is not whole: No space left" in world.output(job, "stderr")
+    assert b"the output file /dev/full is incomplete: No space left" in world.output(job, "stderr")
 
 
 def test_a_batch_script_names_its_files(world: World, start_agent: StartAgent) -> None:

@@ -146,7 +146,7 @@ def test_a_killed_guard_fails_its_job_and_leaves_nothing(
     world.run_until(job, "failed")
 
     assert (
-        job.end_text == "Its supervisor process on the node was killed, and its processes were ended with it."
+        job.end_text == "The supervisor process of the task was killed on the node, and the task was ended."
     )
     assert not processes.start_ticks(world.task(job).pid)
     assert (tmp_path / "starts").read_text() == "start\n"
@@ -353,7 +353,7 @@ def test_jobs_of_a_removed_state_folder_are_reported_lost(world: World, start_ag
     agent.start()
     world.run_until(job, "queued")
 
-    assert job.attempts.get().end_text == "The node knows nothing of it: its state folder was removed."
+    assert job.attempts.get().end_text == "The node has no record of the task: its state folder was removed."
 
 
 def test_two_agents_do_not_share_a_folder(world: World, start_agent: StartAgent) -> None:

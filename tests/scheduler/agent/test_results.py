@@ -169,7 +169,7 @@ def test_a_node_that_is_away_is_named(world: World, done: tuple[Job, AgentProces
     refused = get(world, job, "/files")
 
     assert refused.status_code == 503
-    assert "node n1, which does not answer: it was last seen at" in refused.json()["detail"]
+    assert "node n1, which does not answer: its last heartbeat was at" in refused.json()["detail"]
 
 
 def test_results_outlive_shim_and_agent(world: World, done: tuple[Job, AgentProcess]) -> None:

@@ -171,7 +171,7 @@ def test_a_job_of_somebody_who_left_gets_no_secret_of_the_project(
     kept.run_until(job, "failed")
 
     job.refresh_from_db()
-    assert job.end_text == "Its owner is no longer a member of the project, whose secret shared it names."
+    assert job.end_text == "The job names secret shared of the project, and its owner is no longer a member."
 
 
 def test_a_secret_whose_key_is_missing_is_the_sites_fault(

@@ -118,7 +118,7 @@ def test_who_lent_its_quota_has_it_back_and_the_borrower_is_queued_again(
 
     assert notice(borrows) == (
         f"stopped for job {back.number} of project vision, which reclaims what project {speech.slug} had "
-        "borrowed; it has 5 s to end and is requeued"
+        "borrowed; the job has 5 s to end and is requeued"
     )
     world.run_until(borrows, "queued")
     world.run_until(back, "running")

@@ -329,7 +329,7 @@ def test_a_hold_that_has_no_room_is_refused_whole(api: Api, portal: Portal) -> N
     answer = api(portal.cast.operator).post(f"{V1}/reservations", {"job_id": job.number})
 
     assert (answer.status_code, answer.json()["code"]) == (409, "not-enough-free")
-    assert "asks for 2 tasks; there is room for 1" in answer.json()["detail"]
+    assert "requests 2 tasks; 1 fit now" in answer.json()["detail"]
     assert Reservation.objects.count() == 0
 
 

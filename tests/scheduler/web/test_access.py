@@ -120,7 +120,7 @@ def test_an_operator_boosts_a_job_and_everybody_sees_until_when(as_user, world) 
     world.job.refresh_from_db()
     assert world.job.boost_now == 20
     assert "+ 20 until" in as_user(world.cast.colleague).get(address + "?tab=overview").content.decode()
-    assert "no boost leads above" in nonsense.content.decode()
+    assert "a boost cannot raise the priority above" in nonsense.content.decode()
 
 
 @pytest.mark.parametrize("person", ["owner", "lead", "stranger", "auditor"])

@@ -34,6 +34,16 @@ def test_the_page_has_a_line_for_each_figure_and_its_table(as_user, world, used)
     assert '<td class="nowrap">10 s</td>' in page
 
 
+def test_placement_has_the_use_of_a_task_that_runs(as_user, world, used) -> None:
+    """Nodes report the use of a task at its end; until then the card shows what was sampled."""
+    page = as_user(world.cast.owner).get(reverse("job", args=[used.number])).content.decode()
+
+    row = page.split("Placement</h2>")[1].split("</table>")[0]
+    assert "4 GiB" in row
+    assert "1 core in use" in row
+    assert "–" not in row
+
+
 def test_the_part_that_is_live_has_the_lines_and_no_more_queries(
     as_user, world, used, django_assert_num_queries
 ) -> None:

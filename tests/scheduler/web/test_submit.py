@@ -45,6 +45,15 @@ def test_a_form_becomes_a_job_and_leads_to_its_page(as_user, world) -> None:
     assert job.submitted_via == "web"
 
 
+def test_whole_numbers_have_their_bounds_in_the_form(as_user, world) -> None:
+    """A browser refuses what the server would: the bounds are those of the declared field."""
+    page = as_user(world.cast.owner).get(reverse("submit")).content.decode()
+
+    for name, least, most in (("tasks", 1, 10000), ("nodes", 1, 10000), ("gpu_count", 0, 1000000)):
+        field = re.search(rf'<input id="f-{name}"[^>]*>', page)[0]
+        assert f'type="number" step="1" min="{least}" max="{most}"' in field, field
+
+
 def test_a_begin_time_is_read_in_the_persons_zone(as_user, world) -> None:
     world.cast.owner.time_zone = "America/New_York"
     world.cast.owner.save()

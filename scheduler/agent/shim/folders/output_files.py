@@ -77,7 +77,7 @@ class OutputCopies:
             copy.close()
         for copy in self._copies:
             if copy.trouble:
-                self._say(f"muster: the output file {copy.path[:300]} is not whole: {copy.trouble}\n")
+                self._say(f"muster: the output file {copy.path[:300]} is incomplete: {copy.trouble}\n")
         self._copies = []
 
     def _follow(self) -> None:
@@ -147,5 +147,5 @@ def _open(path: str, *, append: bool) -> int:
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISCHR(mode):
         os.close(fd)
-        raise OutputRefused(f"the output file {path[:200]} is no regular file. Name another one")
+        raise OutputRefused(f"the output file {path[:200]} is not a regular file. Name another file")
     return fd

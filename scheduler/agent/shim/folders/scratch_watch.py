@@ -77,7 +77,7 @@ class ScratchWatch:
 
     def _end(self, task: ShimTask, holds: int, limit: int) -> None:
         task.record["text"] = (
-            f"It filled {holds} MiB or more of the disk (working folder, output and /tmp); its limit is {limit} MiB."
+            f"The task used {holds} MiB or more of disk (working folder, output and /tmp); its limit is {limit} MiB."
         )
         task.record["failure"] = OUT_OF_STORAGE
         self._store.write(task)

@@ -153,15 +153,15 @@ def test_a_gpu_that_is_handed_to_a_virtual_machine_is_not_missed(tmp_path: Path)
     ("fields", "words"),
     [
         ({"uncorrected": 2}, "2 memory errors that ECC could not correct"),
-        ({"rows": (0, 1, 1, 0)}, "a bad part of its memory waits for a reset to be replaced"),
-        ({"rows": (0, 8, 0, 1)}, "a bad row of its memory could not be replaced"),
-        ({"recovery": 1}, "the driver asks for its reset"),
-        ({"recovery": 2}, "the driver asks for a restart of the machine"),
-        ({"compute_mode": 2}, "its compute mode lets no program use it"),
-        ({"fabric": (2, 0)}, "its fabric is not set up: is the fabric manager running?"),
+        ({"rows": (0, 1, 1, 0)}, "row remapping is pending: reset the GPU"),
+        ({"rows": (0, 8, 0, 1)}, "row remapping of the memory failed"),
+        ({"recovery": 1}, "the driver requests a GPU reset"),
+        ({"recovery": 2}, "the driver requests a reboot"),
+        ({"compute_mode": 2}, "the compute mode is prohibited"),
+        ({"fabric": (2, 0)}, "the fabric is not set up: is the fabric manager running?"),
         ({"mig": (1, 1)}, "it is set to be cut into slices (MIG) and none is made"),
-        ({"lost": LOST}, "it has fallen off the bus"),
-        ({"lost": RESET_REQUIRED}, "it needs a reset"),
+        ({"lost": LOST}, "the GPU has fallen off the bus"),
+        ({"lost": RESET_REQUIRED}, "a reset is needed"),
     ],
 )
 def test_a_broken_gpu_is_taken_out_and_says_why(install: Install, fields: dict[str, Any], words: str) -> None:
@@ -192,9 +192,9 @@ def test_what_was_dealt_with_leaves_a_gpu_sound(install: Install, fields: dict[s
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"clock_reasons": 0x40}, "slowed: it is too hot"),
-        ({"fabric": (3, 23)}, "its links to other GPUs could not be set up (error 23)"),
-        ({"fabric": (2, 0)}, "its fabric is not set up: is the fabric manager running?"),  # it has no other
+        ({"clock_reasons": 0x40}, "slowed: temperature too high"),
+        ({"fabric": (3, 23)}, "NVLink setup failed (error 23)"),
+        ({"fabric": (2, 0)}, "the fabric is not set up: is the fabric manager running?"),  # it has no other
         ({"mig": (0, 1)}, "cutting it is to be turned on by its next reset"),
     ],
 )
@@ -212,7 +212,7 @@ def test_what_a_gpu_can_work_with_is_reported_and_takes_nothing_out(
     ("number", "healthy", "trouble"),
     [
         (31, True, ""),  # a program read where it has no memory
-        (79, False, "it has fallen off the bus (Xid 79)"),
+        (79, False, "the GPU has fallen off the bus (Xid 79)"),
         (94, True, "the driver reported Xid 94"),
     ],
 )
@@ -243,7 +243,7 @@ def test_a_gpu_that_is_lost_in_the_middle_of_a_look_is_lost(install: Install) ->
     gpus.poll(now=1005.0)
 
     [device] = gpus.devices()
-    assert (device["healthy"], device["trouble"]) == (False, "it has fallen off the bus")
+    assert (device["healthy"], device["trouble"]) == (False, "the GPU has fallen off the bus")
 
 
 def test_gpus_are_not_forgotten_when_the_driver_fails(install: Install) -> None:
@@ -371,7 +371,10 @@ def test_a_failed_task_is_reported_with_its_broken_gpu(install: Install) -> None
     gpus.poll(now=1005.0)
 
     assert gpus.faults_of([0]) == ""
-    assert gpus.faults_of([0, 1]) == "GPU 1, which it held, is not healthy: it has fallen off the bus."
+    assert (
+        gpus.faults_of([0, 1])
+        == "GPU 1, allocated to the task, is not healthy: the GPU has fallen off the bus."
+    )
 
 
 def test_slices_come_and_go_with_their_names(install: Install, tmp_path: Path) -> None:
@@ -397,7 +400,7 @@ def test_slices_come_and_go_with_their_names(install: Install, tmp_path: Path) -
     cut.lost = LOST
     gpus.poll(now=1010.0)
     [_, one] = gpus.devices()
-    assert (one["uuid"], one["healthy"], one["trouble"]) == ("MIG-y", False, "it has fallen off the bus")
+    assert (one["uuid"], one["healthy"], one["trouble"]) == ("MIG-y", False, "the GPU has fallen off the bus")
 
 
 # ---------------------------------------------------------------- use

@@ -93,7 +93,7 @@ def test_a_task_with_more_processes_than_it_may_have_is_ended_with_a_reason(shim
     record = shim.wait("1-1")
 
     assert (record["exit_signal"], record["stop_reason"]) == (signal.SIGKILL, "")
-    assert record["text"] == "It had 61 processes; a task may have 50 on this node."
+    assert record["text"] == "The task had 61 processes; the limit on this node is 50."
     assert shim.wait("2-1")["exit_code"] == 0
 
 
@@ -109,7 +109,7 @@ def test_a_task_that_forks_without_end_is_ended(shim: LoneShim, tmp_path: Path) 
     )
     shim.start("1-1", f"env -i setsid {sys.executable} -S {tmp_path}/bomb.py", process_limit=200)
 
-    assert shim.wait("1-1")["text"].endswith("processes; a task may have 200 on this node.")
+    assert shim.wait("1-1")["text"].endswith("processes; the limit on this node is 200.")
 
 
 def test_what_has_left_its_group_is_suspended_too(shim: LoneShim, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_another_boot_ends_what_ran(tmp_path: Path) -> None:
 
     record = later.store.tasks["5-2"].record
     assert (record["state"], record["lost"]) == ("ended", True)
-    assert record["text"] == "Its end was not seen: the machine was restarted."
+    assert record["text"] == "The end of the task was not seen: the machine was restarted."
     later.store.close()
 
 

@@ -33,7 +33,7 @@ def test_replicas_that_keep_apart_get_a_rack_each_in_one_cycle() -> None:
     assert where == {"db0": ["n0"], "db1": ["n2"]}
     decision = plan.decision_of(world.job("db2"))
     assert sentence(decision.reason, decision.facts) == (
-        "Must not run in the same rack as a job labelled app=db; this leaves 0 of 4 nodes with enough room."
+        "Must not run in the same rack as a job labelled app=db; this leaves 0 of 4 nodes with enough free resources."
     )
 
 

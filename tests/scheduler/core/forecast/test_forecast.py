@@ -156,7 +156,7 @@ def test_what_is_too_far_away_is_not_known() -> None:
     assert found[world.job("j2")].unknown == ""
     last = found[world.job("j11")]
     assert last.p90_ms is None
-    assert last.unknown == "Beyond the prediction horizon: 10 jobs ahead."
+    assert last.unknown == "The start is beyond the prediction horizon, behind 10 jobs."
 
 
 @given(worlds(), policies())

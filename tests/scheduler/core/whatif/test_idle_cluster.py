@@ -69,10 +69,10 @@ def test_every_amount_that_no_node_has_is_named() -> None:
     ("shape", "says"),
     [
         (Shape(tasks=9), "Requests 9 CPUs in all; the matching nodes have 8."),
-        (Shape(tasks=3, nodes=3), "Requests 3 tasks on 3 nodes at once; all matching nodes, idle, have no room for "
+        (Shape(tasks=3, nodes=3), "Requests 3 tasks on 3 nodes at once; all matching nodes, idle, cannot hold "
                                   "that layout."),
         (Shape(tasks=7, tasks_per_node=3), "Requests 7 tasks with 3 on each node at once; all matching nodes, "
-                                           "idle, have no room for that layout."),
+                                           "idle, cannot hold that layout."),
         (Shape(tasks=6, pack="node", must=True), "Requests 6 tasks on one node; the largest node, idle, holds 4."),
         (Shape(tasks=2, nodes=2, tasks_per_node=2), "Requests 2 tasks on 2 nodes with 2 on each, which is impossible."),
     ],

@@ -216,7 +216,7 @@ def test_what_is_larger_than_allowed_is_refused_with_an_event(site: Site, settin
     assert site.begin("links", 0, trouble="links/x is neither a file nor a folder.") == ""
 
     event = JobEvent.objects.get(job=job, kind="job.checkpoint_refused")
-    assert event.because == "checkpoint large is refused: It has 2 MiB; the most is 1 MiB."
+    assert event.because == "checkpoint large is refused: The checkpoint has 2 MiB; the maximum is 1 MiB."
     assert states(site.job) == ["failed", "failed"]
 
 
@@ -331,7 +331,7 @@ def test_the_next_attempt_gets_the_newest_complete_one_on_another_node(site: Sit
     for _ in range(2):
         resume.note_restored(node=n2, checkpoint=str(row.pk), task=task.pk, epoch=2)
     event = JobEvent.objects.get(job=site.job, kind="job.restored")
-    assert event.because == "goes on from checkpoint step-2 of attempt 1, fetched to another"
+    assert event.because == "continues from checkpoint step-2 of attempt 1, fetched to another"
 
 
 def test_it_waits_for_one_on_its_way_but_not_for_ever(site: Site) -> None:

@@ -169,17 +169,17 @@ def test_a_sick_gpu_is_named_and_not_counted(world: World) -> None:
 
 def test_what_is_wrong_with_gpus_is_told_in_words(world: World) -> None:
     node = joined(world)
-    lost = {"healthy": False, "trouble": "it has fallen off the bus"}
+    lost = {"healthy": False, "trouble": "the GPU has fallen off the bus"}
     used = "used by python3 (process 7), which Muster did not start"
     gpus = [a_gpu(0, **lost), a_gpu(1, trouble=used), a_gpu(2, **lost), a_gpu(3, power_watts=313)]
 
-    assert change(node, devices=gpus, gpu_trouble="GPU 4: it needs a reset") is True
-    assert change(node, devices=gpus, gpu_trouble="GPU 4: it needs a reset") is False
+    assert change(node, devices=gpus, gpu_trouble="GPU 4: a reset is needed") is True
+    assert change(node, devices=gpus, gpu_trouble="GPU 4: a reset is needed") is False
 
     node.refresh_from_db()
     assert node.gpu_millis == 2000
     assert node.trouble == (
-        f"GPU 0, 2 not healthy: it has fallen off the bus; GPU 1: {used}; GPUs: GPU 4: it needs a reset"
+        f"GPU 0, 2 not healthy: the GPU has fallen off the bus; GPU 1: {used}; GPUs: GPU 4: a reset is needed"
     )
     assert [(d.healthy, d.trouble, d.power_watts) for d in node.devices.order_by("index")[1:4:2]] == [
         (True, used, None), (True, "", 313),

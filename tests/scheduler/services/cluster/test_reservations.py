@@ -45,7 +45,7 @@ def test_nodes_that_are_reserved_already_have_no_room(portal: Portal) -> None:
         reserve(payload={"job_id": second.number}, by=portal.cast.operator)
 
     assert refused.value.code == "not-enough-free"
-    assert "there is room for 0 now" in refused.value.message
+    assert "0 fit now" in refused.value.message
 
 
 def test_only_the_nodes_that_were_asked_for_are_held(portal: Portal) -> None:

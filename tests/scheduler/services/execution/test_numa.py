@@ -162,5 +162,5 @@ def test_nodes_are_held_for_it_only_where_one_domain_has_room(portal: Portal) ->
         return [node.name for node in held.nodes.all()]
 
     assert held_for(single) == held_for(plain) == ["n2"]
-    with pytest.raises(MusterError, match="there is room for 0 now"):
+    with pytest.raises(MusterError, match="0 fit now"):
         held_for(strict)

@@ -75,7 +75,7 @@ def test_no_boost_leads_above_the_cap_and_who_asked_for_more_keeps_it(
     settings.PRIORITY_BOOST_CAP = 60
     low, high = world.submit(priority=30), world.submit(priority=80)
 
-    with pytest.raises(InvalidInput, match="from 0 to 30: no boost leads above 60"):
+    with pytest.raises(InvalidInput, match="from 0 to 30: a boost cannot raise the priority above 60"):
         boost_job(job=low, by=operator, points=31, reason="x")
     with pytest.raises(InvalidInput, match="from 0 to 0"):
         boost_job(job=high, by=operator, points=1, reason="x")

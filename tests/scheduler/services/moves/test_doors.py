@@ -12,7 +12,7 @@ from django.test import Client
 from accounts.models import User
 from notifications.models import Notification
 from notifications.services import findings
-from scheduler.models import JobMove, Node
+from scheduler.models import JobEvent, JobMove, Node
 from scheduler.services.cluster.nodes import drain_node
 from scheduler.services.moves.drive import drive
 from tests.scheduler.services.moves.lab import Lab, hours
@@ -75,6 +75,8 @@ def test_nobody_but_operators_drains_or_rebalances(lab: Lab, who: str) -> None:
     ):
         assert call(user, method, path, body).status_code == 403, path
     assert page(user, f"/nodes/{lab.node('n1').pk}/drain-plan/").status_code == 403
+    assert page(user, "/rebalance/").status_code == 403
+    assert page(user, "/rebalance/", move="1:n2").status_code == 403
     assert page(user, f"/nodes/{lab.node('n1').pk}/drain/", reason="x", deadline="1h").status_code == 403
     assert lab.node("n1").schedulable
 
@@ -118,6 +120,37 @@ def test_moves_are_proposed_and_applied_over_the_api(lab: Lab) -> None:
 # ---------------------------------------------------------------- pages
 
 
+def test_the_page_of_rebalancing_proposes_moves_and_starts_the_chosen_one(lab: Lab) -> None:
+    client = Client()
+    client.force_login(lab.cast.operator)
+
+    def shown(**data: str) -> str:
+        return client.post("/rebalance/", data, follow=True).content.decode()
+
+    lab.run(on="n2", cpu_cores=4)
+    small = lab.run(on="n1", cpu_cores=6, checkpoint={}, name="small<b>")
+    lab.save(small)
+    assert "No move is proposed" in client.get("/rebalance/").content.decode()
+    wide = lab.portal.submit(by=lab.cast.owner, cpu_cores=16, name="wide")
+
+    proposed = client.get("/rebalance/").content.decode()
+    assert f'value="{small.number}:n2"' in proposed
+    assert "small&lt;b&gt;" in proposed
+    assert "small<b>" not in proposed
+    assert f"{wide.number} wide</a>" in proposed
+    assert "Select at least one move first." in shown(reason="x")
+    assert lab.state(small) == "running"
+
+    assert f"Job {small.number} is being moved to n2." in shown(
+        move=f"{small.number}:n2", reason="large jobs first"
+    )
+
+    assert lab.state(small) == "migrating"
+    assert "large jobs first" in JobEvent.objects.filter(job=small, kind="job.migrating").latest("id").because
+    assert "Job 999999 is not moved" in shown(move="999999:n2")
+    assert client.get("/rebalance/?cluster=none").status_code == 404
+
+
 def test_the_pages_of_node_and_job_say_what_a_drain_means(lab: Lab) -> None:
     job, plain = lab.run(on="n1", checkpoint={}, name="train<b>"), lab.run(on="n1")
     node = lab.node("n1")
@@ -135,13 +168,16 @@ def test_the_pages_of_node_and_job_say_what_a_drain_means(lab: Lab) -> None:
     shown = page(lab.cast.operator, f"/nodes/{node.pk}/").content.decode()
     assert "2 jobs are left" in shown
     assert "is requeued at the deadline" in shown
-    for one, words in ((job, "is moved once a place is free"), (plain, "is requeued at the deadline")):
+    for one, words in (
+        (job, "is moved when another node can start it"),
+        (plain, "is requeued at the deadline"),
+    ):
         own = page(lab.cast.owner, f"/jobs/{one.number}/").content.decode()
         assert "Node n1 drains" in own
         assert words in own
         assert "new &lt;fans&gt;" in own
     drive()
-    assert "is asked for a checkpoint" in page(lab.cast.owner, f"/jobs/{job.number}/").content.decode()
+    assert "is writing a checkpoint" in page(lab.cast.owner, f"/jobs/{job.number}/").content.decode()
 
 
 def test_the_owner_moves_a_job_on_its_page(lab: Lab) -> None:
@@ -192,7 +228,7 @@ def test_the_commands_move_a_job_and_rebalance(lab: Lab) -> None:
     with pytest.raises(CommandError, match="No move is proposed"):
         output_of("rebalance", "--apply", str(wide.number), *by)
     assert "is moved to n2" in output_of("rebalance", "--apply", str(small.number), *by)
-    assert "saves once more" in output_of("migrate_job", str(small.number), *by)
+    assert "writes a last checkpoint and ends" in output_of("migrate_job", str(small.number), *by)
     for wrong in ((str(wide.number),), (str(small.number), "--by", "nobody"), ("999999999",)):
         with pytest.raises(CommandError):
             output_of("migrate_job", *wrong)

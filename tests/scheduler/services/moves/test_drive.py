@@ -62,7 +62,7 @@ def test_a_job_with_a_checkpoint_leaves_at_once_and_goes_on_elsewhere(lab: Lab) 
     assert (first.failure_class, first.stop_reason) == ("preempted", "drained")
     event = JobEvent.objects.filter(job=job, kind="job.migrating").get()
     assert event.actor == lab.cast.operator
-    assert "moved away from n1 since it drains" in event.because
+    assert "moved away from n1, which is draining" in event.because
 
 
 def test_one_that_never_saved_is_asked_first_and_runs_on_until_that_is_stored(lab: Lab) -> None:

@@ -174,7 +174,7 @@ def test_a_refusal_is_planned_again_at_once(world: SmallWorld, monkeypatch: pyte
         {
             "job": job.number,
             "code": "WaitingForResources",
-            "message": "It was to start on n1, which is draining now.",
+            "message": "The start was planned on n1, which is draining now.",
         }
     ]
 

@@ -180,7 +180,7 @@ def test_several_hints_for_one_cluster_make_one_cycle() -> None:
 def test_what_is_in_memory_is_a_metric_and_a_difference_is_on_the_health_page(world: SmallWorld) -> None:
     world.job(cpu_millis=1_000_000)
     world.plan()
-    assert health._planner() == "at work"
+    assert health._planner() == "running"
     resident_of(world.cluster.pk).differences = 2
     world.plan()
 

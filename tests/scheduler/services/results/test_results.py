@@ -90,6 +90,34 @@ def test_removal_is_the_owners_and_the_leads_and_is_audited(kept: Kept) -> None:
     assert KeptResult.objects.get().left_at is not None
 
 
+def test_an_operator_removes_results_on_the_page_without_seeing_them(kept: Kept) -> None:
+    """The API lets operators remove what fills a disk; the page shows how much, and no name of a file."""
+    cast, job = kept.portal.cast, kept.a_job()
+    kept.report((job, 3))
+    address = f"/jobs/{job.number}/?tab=results"
+
+    def page(user: User) -> str:
+        client = Client()
+        client.force_login(user, backend="accounts.backends.PasswordBackend")
+        return client.get(address).content.decode()
+
+    shown = page(cast.operator)
+    assert "Kept on n1: 1 file, 3" in shown
+    assert 'data-dialog="remove-results-dialog"' in shown
+    assert "Only members of the project can read results" in shown
+    assert "results/archive" not in shown
+    for other in (cast.viewer, cast.auditor):
+        assert "Kept on n1" not in page(other)
+        assert "remove-results-dialog" not in page(other)
+
+    client = Client()
+    client.force_login(cast.operator, backend="accounts.backends.PasswordBackend")
+    assert client.post(f"/jobs/{job.number}/results/remove/", {"reason": "disk full"}).status_code == 302
+
+    assert AuditEvent.objects.get(action="job.remove_results").actor == cast.operator
+    assert "remove-results-dialog" not in page(cast.operator)
+
+
 def test_a_node_keeps_only_what_ran_there(kept: Kept) -> None:
     job = kept.a_job()
 
@@ -127,7 +155,7 @@ def test_the_oldest_beyond_a_limit_leave_after_a_notice_that_their_owner_can_rea
 
     (event,) = JobEvent.objects.filter(kind="job.results_leaving")
     assert event.job_id == first.number
-    assert "the results of this person on the node are larger than allowed" in event.because
+    assert "limit per person on the node exceeded" in event.because
     leaving = KeptResult.objects.get(job=first)
     assert timedelta(hours=23) < leaving.leaves_at - timezone.now() <= timedelta(hours=24)
     kept.report((elses, 90), (first, 60), (second, 30), (third, 30))

@@ -214,8 +214,8 @@ def test_a_no_execute_taint_sends_a_job_away_and_says_who_put_it_and_why(
     assert (attempt.stop_reason, attempt.stopped_for, attempt.grace_seconds) == ("evicted", None, 7)
     receipt = JobEvent.objects.get(job=leaves, kind="job.preempting")
     assert receipt.because == (
-        f"has to leave {node.name}: it has the taint memory-errors:NoExecute, put there by "
-        "ops (ECC errors in slot 3); it has 7 s to end and is requeued"
+        f"evicted from {node.name}: the node has the taint memory-errors:NoExecute, put there by "
+        "ops (ECC errors in slot 3); the job has 7 s to end and is requeued"
     )
     while leaves.epoch == 1:
         bench.step()

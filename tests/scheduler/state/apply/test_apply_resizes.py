@@ -233,7 +233,7 @@ def test_a_job_is_not_made_smaller_than_its_minimum(world: World) -> None:
     assert found.accepted == ()
     (refusal,) = found.refused.values()
     assert (refusal.job, refusal.code) == (urgent.number, VICTIM_CHANGED)
-    assert refusal.message == f"Job {sweep.number} was to have 1 tasks and has changed."
+    assert refusal.message == f"Job {sweep.number} has changed and is not resized."
 
 
 def test_no_job_gives_up_tasks_for_one_that_has_changed_or_was_refused_elsewhere(world: World) -> None:

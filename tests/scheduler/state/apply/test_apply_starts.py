@@ -260,7 +260,7 @@ def test_a_gang_with_one_bad_node_is_refused_whole(world: SmallWorld) -> None:
 
     assert outcome.started == ()
     assert refused(outcome) == {job.number: "WaitingForResources"}
-    assert outcome.refused[0].message == "It was to start on n2, which is draining now."
+    assert outcome.refused[0].message == "The start was planned on n2, which is draining now."
     assert Allocation.objects.count() == Task.objects.count() == 0
 
 

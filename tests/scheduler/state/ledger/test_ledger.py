@@ -95,6 +95,17 @@ def test_a_start_sets_aside_what_was_asked_and_the_end_charges_what_was_used(wor
     assert {e.kind for e in LedgerEntry.objects.all()} == {Kind.HOLD, Kind.CHARGE, Kind.REFUND}
 
 
+def test_the_longest_name_of_a_model_is_charged_whole(world: SmallWorld) -> None:
+    """Nodes and jobs may name a model of 80 characters: limits, prices and the ledger take as many."""
+    name = "NVIDIA " + "H" * 73
+    world.node("n2", cpu_millis=16_000, gpus=1, gpus__model=name)
+    job, attempt = started(world, gpu_model=name)
+    ended(attempt, after=600)
+
+    assert len(name) == 80
+    assert {entry.gpu_model for entry in LedgerEntry.objects.filter(job_number=job.number)} == {name}
+
+
 def test_money_follows_the_price_list(world: SmallWorld) -> None:
     PriceRow.objects.create(
         resource="gpu_millis", gpu_model="H100", micros_per_hour=2_000_000,

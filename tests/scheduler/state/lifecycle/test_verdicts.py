@@ -119,7 +119,11 @@ def test_durations_read_as_people_say_them() -> None:
         ("time_limit", STOPPED, "time-limit"),
         ("preempted", STOPPED, "preempted"),
         ("drained", STOPPED, "preempted"),
-        ("", TaskEnd(0, "n1", "lost", text="Its end was not seen: the machine was restarted."), "node-lost"),
+        (
+            "",
+            TaskEnd(0, "n1", "lost", text="The end of the task was not seen: the machine was restarted."),
+            "node-lost",
+        ),
         ("", TaskEnd(0, "n1", "lost", text=SHUT_DOWN), "infrastructure"),
         ("", TaskEnd(0, "n1", "lost", text=NEVER_BEGAN), "infrastructure"),
         ("quota_refused", TaskEnd(0, "n1", "stopped", text="no quota"), "infrastructure"),
@@ -131,6 +135,23 @@ def test_an_attempt_that_does_not_succeed_has_a_class(
     assert judge(RUNNING, stop_reason, [task]).failure == failure
     once = judge(replace(RUNNING, restart_policy="never"), stop_reason, [task])
     assert once.failure == failure
+
+
+@pytest.mark.parametrize(
+    ("text", "repeatable"),
+    [
+        ("It never began: its node was stopped before it could start it.", True),
+        ("It never began: its node cannot isolate tasks at the moment.", True),
+        ("Its supervisor process on the node was killed, and its processes were ended with it.", False),
+        ("Its checkpoint could not be fetched to the node: the checksum of a is wrong", False),
+    ],
+)
+def test_ends_in_the_words_of_older_agents_are_understood(text: str, repeatable: bool) -> None:
+    """An agent of the release before keeps the sentences of its release."""
+    end = TaskEnd(0, "n1", "lost", text=text)
+
+    assert judge(RUNNING, "", [end]).failure == "infrastructure"
+    assert end.may_have_begun is not repeatable
 
 
 def test_a_cancelled_job_has_no_class() -> None:
