@@ -182,6 +182,13 @@ def stable_order(values: Ints) -> Ints:
     return packed
 
 
+def rows_of_groups(groups: Ints, counts: Ints) -> Ints:
+    """The rows of these groups, one group after another, of a table whose next `counts[g]` rows are of group g."""
+    first, wanted = np.cumsum(counts) - counts, counts[groups]
+    before = np.cumsum(wanted) - wanted
+    return np.repeat(first[groups] - before, wanted) + np.arange(int(wanted.sum()))
+
+
 def _coerce(column: Field[Any], value: Any, count: int) -> Any:
     kind, default = column.metadata["kind"], column.metadata["default"]
     if kind == "objects":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -13,8 +12,11 @@ import numpy.typing as npt
 
 from quotas.core.gpu_models import share_of, slice_of, suits
 from quotas.core.resources import GPU_MILLIS
-from scheduler.core.columns import Bools, Ints, rows_of
+from scheduler.core.columns import Bools, Cells, Ints, cells, rows_of
 from scheduler.core.snapshot.snapshot import DeviceColumns, NodeColumns
+
+#: Of each device four numbers of 32 bits tell which kind its node is of.
+_FACTS_BYTES: Final = 4 * 4
 
 #: Masks of devices up to here are sums of powers of two that a float holds exactly.
 _EXACT_BITS: Final = 51
@@ -48,26 +50,27 @@ class DeviceIndex:
         self._models_of: dict[tuple[str, int], tuple[str, ...]] = {}
         self._counts: dict[tuple[str, int], Ints] = {}
         self._usable_bits: dict[tuple[str, int], list[int]] = {}
+        self._kinds: dict[bytes, int] = {}
+        self._kind_of_row: dict[int, int] = {}
+        self._domains_of_kind: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.id)
 
-    # Columns of all devices, as lists where single values are read.
+    # Columns of all devices, as cells or lists where single values are read.
 
     @cached_property
-    def ids(self) -> list[int]:
-        ids: list[int] = self.id.tolist()
-        return ids
+    def ids(self) -> Cells:
+        return cells(self.id)
 
     @cached_property
     def row(self) -> dict[int, int]:
         """Device id -> row."""
-        return {device_id: row for row, device_id in enumerate(self.ids)}
+        return {device_id: row for row, device_id in enumerate(self.id.tolist())}
 
     @cached_property
-    def numa_list(self) -> list[int]:
-        numbers: list[int] = self.numa.tolist()
-        return numbers
+    def numa_numbers(self) -> Cells:
+        return cells(self.numa)
 
     @cached_property
     def healthy_list(self) -> list[bool]:
@@ -156,20 +159,41 @@ class DeviceIndex:
         """The most devices that any node has, working or not."""
         return int(np.bincount(self.node, minlength=1).max(initial=0))
 
+    # Nodes whose devices are alike, one by one, in all that stays, are of one kind. A cluster has few kinds, and most
+    # cycles touch few of its nodes: what is asked about one node is found for its kind, when it is asked first.
+
+    def kind_of(self, row: int) -> int:
+        """A number for the model, memory, health and NUMA domain of each device of a node."""
+        kind = self._kind_of_row.get(row)
+        if kind is None:
+            facts = self._facts[self.first[row] * _FACTS_BYTES : self.first[row + 1] * _FACTS_BYTES]
+            kind = self._kind_of_row[row] = self._kinds.setdefault(facts, len(self._kinds))
+        return kind
+
     @cached_property
-    def node_kinds(self) -> list[int]:
-        """Of each node a number: equal where the devices are alike, one by one, in all that stays."""
+    def _facts(self) -> bytes:
         facts = np.empty((len(self), 4), dtype=np.int32)
         for place, column in enumerate((self._model, self.memory_mib, self.healthy, self.numa)):
             facts[:, place] = column
-        written, each = facts.tobytes(), facts.strides[0]
-        number: dict[bytes, int] = {}
-        return [
-            number.setdefault(written[begin * each : end * each], len(number))
-            for begin, end in pairwise(self.first)
-        ]
+        return facts.tobytes()
+
+    def domains_on(self, row: int) -> tuple[int, ...]:
+        """A mask of the devices of a node in each of its NUMA domains."""
+        kind = self.kind_of(row)
+        known = self._domains_of_kind.get(kind)
+        if known is None:
+            domains: dict[int, int] = {}
+            for place, number in enumerate(self.numa[self.first[row] : self.first[row + 1]].tolist()):
+                domains[number] = domains.get(number, 0) | 1 << place
+            known = self._domains_of_kind[kind] = tuple([domains[number] for number in sorted(domains)])
+        return known
 
     # Masks over the devices of a node.
+
+    def bits_on(self, row: int, devices: Bools) -> int:
+        """A mask of these devices of one node."""
+        here = devices[self.first[row] : self.first[row + 1]].tolist()
+        return sum([1 << place for place, counts in enumerate(here) if counts])
 
     def bits(self, devices: Bools) -> list[int]:
         """Of each node a mask of these devices."""
@@ -194,21 +218,13 @@ class DeviceIndex:
     @cached_property
     def _weight(self) -> npt.NDArray[np.float64]:
         """The bit of each device as a float."""
-        return np.ldexp(1.0, self._place)
-
-    @cached_property
-    def node_domains(self) -> list[tuple[int, ...]]:
-        """For each node, a mask of its devices in each NUMA domain that occurs anywhere."""
-        low = int(self.numa.min(initial=0))
-        numbers = (np.flatnonzero(np.bincount(self.numa - low)) + low).tolist()
-        by_domain = [self.bits(self.numa == number) for number in numbers]
-        return list(zip(*by_domain, strict=True)) or [()] * self.node_count
+        return np.ldexp(1.0, np.arange(self.most_on_a_node))[self._place]
 
     def numa_of(self, rows: list[int]) -> int:
         """The one NUMA domain that all these devices are in; -1 when there is none."""
         if not rows:
             return -1
-        numa = self.numa_list
+        numa = self.numa_numbers
         first = numa[rows[0]]
         if len(rows) > 1:
             for row in rows:

@@ -65,7 +65,7 @@ class FreeDevices:
         if per_task.gpu_millis and request.shares_gpu:
             return [self._fullest_with(row, per_task.gpu_millis, among)]
         first = self.index.first[row]
-        picked = pick_whole(among & self.idle[row], self.index.node_domains[row], wanted)
+        picked = pick_whole(among & self.idle[row], self.index.domains_on(row), wanted)
         return [first + picked[0]] if wanted == 1 else [first + place for place in picked]
 
     def _fullest_with(self, row: int, share: int, among: int) -> int:

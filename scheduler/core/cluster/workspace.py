@@ -121,7 +121,7 @@ class Workspace:
         """Device rows for one task on a node that all filters have passed, as `FreeDevices.pick` chooses."""
         if not request.per_task.gpus:
             return []
-        return self.devices.pick(row, request, self.columns.gpu_features(request).bits[row])
+        return self.devices.pick(row, request, self.columns.gpu_features(request).bits_on(row))
 
     def free_on(self, row: int) -> tuple[int, int, int, list[int]]:
         """CPU, memory and storage that a node has free, and what is held of its devices."""

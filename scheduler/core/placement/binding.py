@@ -75,7 +75,11 @@ def bind_tasks(
         candidates.workspace, candidates.query, candidates.numa, candidates.millis,
     )  # fmt: skip
     cluster, per_task, who = workspace.cluster, query.request.per_task, query.who
-    node_ids, device_ids, device_domains = cluster.nodes.ids, cluster.devices.ids, cluster.devices.numa_list
+    node_ids, device_ids, device_domains = (
+        cluster.nodes.ids,
+        cluster.devices.ids,
+        cluster.devices.numa_numbers,
+    )
     seats: list[BoundTask] = []
     placements: list[Placement] = []
     for row, count in chosen:
