@@ -31,31 +31,30 @@ _POINTS: Final = 100_000  # parts of a score are whole thousandths of a point be
 class GpuFeatures:
     """For one (model, memory) request: live columns of what each node could still give of such devices."""
 
-    __slots__ = ("_bits_of_kind", "_index", "_usable", "numa_best", "partial", "room", "whole")
+    __slots__ = ("_bits", "_index", "_key", "_usable", "numa_best", "partial", "room", "whole")
 
     def __init__(self, devices: FreeDevices, *, model: str, memory_mib: int) -> None:
         index, used = devices.index, devices.used
         usable = index.usable(model, memory_mib)
         by_domain = np.bincount(
             index.domain[usable & (used == 0)], minlength=index.node_count * index.numa_count
-        ).reshape(index.node_count, index.numa_count)
-        self._usable, self._index = usable, index
-        self._bits_of_kind: dict[int, int] = {}
-        self.whole: Ints = by_domain.sum(axis=1)  # idle devices
-        self.numa_best: Ints = by_domain.max(axis=1, initial=0)  # idle devices in one NUMA domain
+        ).reshape(index.numa_count, index.node_count)
+        self._usable, self._index, self._key = usable, index, (model, memory_mib)
+        self._bits: list[int] | None = None
+        self.whole: Ints = by_domain.sum(axis=0)  # idle devices
+        self.numa_best: Ints = by_domain.max(axis=0, initial=0)  # idle devices in one NUMA domain
         self.partial: Ints = np.zeros(index.node_count, dtype=np.int64)  # most left of a shared device
-        shared = usable & (used > 0)
+        shared = usable & (used > 0) & (used < GPU_MILLIS)
         if shared.any():
             np.maximum.at(self.partial, index.node[shared], GPU_MILLIS - used[shared])
         self.room: Ints = np.where(self.whole > 0, GPU_MILLIS, self.partial)  # most left of any device
 
-    def bits_on(self, row: int) -> int:
-        """A mask of the devices of a node that count at all: working ones that meet the request."""
-        kind = self._index.kind_of(row)
-        bits = self._bits_of_kind.get(kind)
-        if bits is None:
-            bits = self._bits_of_kind[kind] = self._index.bits_on(row, self._usable)
-        return bits
+    @property
+    def bits(self) -> list[int]:
+        """Of each node a mask of its devices that count at all: working ones that meet the request."""
+        if self._bits is None:
+            self._bits = self._index.usable_bits(*self._key)
+        return self._bits
 
     @property
     def usable(self) -> list[bool]:
@@ -96,8 +95,7 @@ class FreeColumns:
         self._plain: Cells | None = None  # the packed column of requests without devices
         self._points: dict[tuple[str, bool, int], Floats] = {}
         self._scored: dict[tuple[int, int, int], list[tuple[bool, int, FloatCells]]] = {}
-        self._views: dict[int, tuple[_DeviceView, ...]] = {}  # by row of the node
-        self._views_of_kind: dict[int, tuple[_DeviceView, ...]] = {}
+        self._views: dict[int, tuple[_DeviceView, ...]] = {}  # by kind of node
         self.log: Ints = np.zeros(1024, dtype=np.int64)
         self.log_length = 0
         self._log = cells(self.log)
@@ -110,7 +108,7 @@ class FreeColumns:
             known = self._features[key] = GpuFeatures(
                 self._devices, model=request.gpu_model, memory_mib=request.gpu_memory_mib
             )
-            self._forget_views()
+            self._views.clear()
         return known
 
     def packed(self, request: RequestClass) -> PackedFree | None:
@@ -124,7 +122,7 @@ class FreeColumns:
             features = self.gpu_features(request) if key else None
             devices = None if features is None else features.room if request.shares_gpu else features.whole
             self._packed[key] = PackedFree(self._cpu_column, self._memory_column, devices)
-            self._forget_views()
+            self._views.clear()
             if key is None:
                 self._plain = cells(self._packed[key].column)
         return self._packed[key]
@@ -151,13 +149,13 @@ class FreeColumns:
             self._log = cells(self.log)
         self._log[length] = row
         self.log_length = length + 1
-        cpu, memory, devices = self._cpu[row], self._memory[row], self._devices
+        cpu, memory = self._cpu[row], self._memory[row]
         packed = (cpu if cpu > 0 else 0) | (memory if memory > 0 else 0) << MEMORY_BIT | GUARDS
         if self._plain is not None:
             self._plain[row] = packed
-        views = self._views.get(row)
+        views = self._views.get(self._index.node_kinds[row])
         for view in self._views_of(row) if views is None else views:
-            view.update(row, packed, devices)
+            view.update(row, packed)
         if self._scored:
             most_cpu, most_memory, most_gpu = self._largest
             gpu = self._gpu[row] * _POINTS // most_gpu
@@ -168,39 +166,28 @@ class FreeColumns:
                     points[row] = (100.0 - part if flipped else part) * weight
 
     def _views_of(self, row: int) -> tuple[_DeviceView, ...]:
-        """The views of the devices of this node, which are those of its kind."""
-        kind = self._index.kind_of(row)
-        if kind not in self._views_of_kind:
-            self._views_of_kind[kind] = self._make_views(row)
-        views = self._views[row] = self._views_of_kind[kind]
-        return views
-
-    def _make_views(self, row: int) -> tuple[_DeviceView, ...]:
         """The views of the devices of nodes like this one; none for requests that no such node meets."""
         views: dict[int, _DeviceView] = {}
         for key, features in self._features.items():
-            bits = features.bits_on(row)
+            bits = features.bits[row]
             if bits:
                 if bits not in views:
-                    views[bits] = _DeviceView(bits, self._index.domains_on(row))
+                    views[bits] = _DeviceView(bits, self._index.node_domains[row], self._devices)
                 packed = [self._packed.get((*key, shares)) for shares in (False, True)]
                 views[bits].add(features, *packed)
+        self._views[self._index.node_kinds[row]] = tuple(views.values())
         return tuple(views.values())
-
-    def _forget_views(self) -> None:
-        """Another column is to be kept up to date."""
-        self._views.clear()
-        self._views_of_kind.clear()
 
 
 class _DeviceView:
     """Devices of a node that some requests see alike, and the columns that say what is left of them."""
 
-    __slots__ = ("_bits", "_counting", "_domains", "_features", "_sharing")
+    __slots__ = ("_bits", "_counting", "_devices", "_domains", "_features", "_idle", "_shared", "_sharing")
 
-    def __init__(self, bits: int, domains: tuple[int, ...]) -> None:
+    def __init__(self, bits: int, domains: tuple[int, ...], devices: FreeDevices) -> None:
         here = tuple([domain & bits for domain in domains if domain & bits])
-        self._bits = bits
+        self._bits, self._devices = bits, devices
+        self._idle, self._shared = devices.idle, devices.shared
         self._domains = here if len(here) > 1 else ()
         self._features: list[tuple[Cells, Cells, Cells, Cells]] = []
         self._counting: list[Cells] = []  # packed columns that count idle devices
@@ -214,13 +201,13 @@ class _DeviceView:
         self._counting += [cells(whole.column)] if whole is not None else []
         self._sharing += [cells(shared.column)] if shared is not None else []
 
-    def update(self, row: int, packed: int, devices: FreeDevices) -> None:
+    def update(self, row: int, packed: int) -> None:
         """Bring the columns up to date for a node; `packed` is its free CPU and memory."""
-        idle, shared = devices.idle[row] & self._bits, devices.shared[row] & self._bits
+        idle, shared = self._idle[row] & self._bits, self._shared[row] & self._bits
         whole = best = idle.bit_count()
         if whole > 1 and self._domains:
             best = max([(idle & domain).bit_count() for domain in self._domains])
-        partial = devices.most_left(row, shared) if shared else 0
+        partial = self._devices.most_left(row, shared) if shared else 0
         room = GPU_MILLIS if whole else partial
         for whole_column, best_column, partial_column, room_column in self._features:
             whole_column[row] = whole

@@ -65,7 +65,7 @@ class FreeDevices:
         if per_task.gpu_millis and request.shares_gpu:
             return [self._fullest_with(row, per_task.gpu_millis, among)]
         first = self.index.first[row]
-        picked = pick_whole(among & self.idle[row], self.index.domains_on(row), wanted)
+        picked = pick_whole(among & self.idle[row], self.index.node_domains[row], wanted)
         return [first + picked[0]] if wanted == 1 else [first + place for place in picked]
 
     def _fullest_with(self, row: int, share: int, among: int) -> int:
@@ -82,22 +82,22 @@ class FreeDevices:
 
     def hold(self, row: int, devices: list[int], millis: int) -> None:
         """Hold `millis` more of each of these devices of a node; below 0 to release them."""
-        first, held = self.index.first[row], self._used
+        first, held, idle_on, shared_on = self.index.first[row], self._used, self.idle, self.shared
         if millis == GPU_MILLIS:
             bits = 0
             for device in devices:
                 held[device] += GPU_MILLIS
                 bits |= 1 << device - first
-            self.idle[row] &= ~bits
-            self.shared[row] &= ~bits
+            idle_on[row] &= ~bits
+            shared_on[row] &= ~bits
             return
-        idle, shared = self.idle[row], self.shared[row]
+        idle, shared = idle_on[row], shared_on[row]
         for device in devices:
             used = held[device] = held[device] + millis
             bit = 1 << (device - first)
             idle = idle & ~bit if used else idle | bit
             shared = shared | bit if 0 != used < GPU_MILLIS else shared & ~bit
-        self.idle[row], self.shared[row] = idle, shared
+        idle_on[row], shared_on[row] = idle, shared
 
     def hold_just(self, row: int, held: list[int]) -> None:
         """Let the devices of a node be held by exactly these amounts."""

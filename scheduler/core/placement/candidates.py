@@ -131,7 +131,7 @@ class Candidates:
         """
         if self._features is None:
             return []
-        devices, usable = self.workspace.devices, self._features.bits_on(row)
+        devices, usable = self.workspace.devices, self._features.bits[row]
         if domain < 0 and not self.rules.pickers:
             return devices.pick(row, self.query.request, usable)
         numa = self.workspace.numa if domain >= 0 else None

@@ -53,8 +53,7 @@ def columns_of(columns: FreeColumns) -> list[np.ndarray]:  # type: ignore[type-a
         features = columns.gpu_features(request)
         found += [features.whole, features.numa_best, features.partial, features.room]
         # A node without such devices never meets the request: its other amounts are not kept up to date.
-        bits = np.array([features.bits_on(row) for row in range(len(packed.column))])
-        found.append(np.where(bits > 0, packed.column, 0))
+        found.append(np.where(np.array(features.bits) > 0, packed.column, 0))
     for name in PARTS:
         found += [columns.points(name), columns.points(name, flipped=True, weight=3)]
     return found
