@@ -23,6 +23,9 @@ _Column = TypeVar("_Column", bound=npt.NDArray[Any])
 #: The first column of each table that was made.
 _KEYS: Final[dict[type[Any], str]] = {}
 
+#: So many different rows are looked for by comparing with each.
+_FEW: Final = 8
+
 _MISSING: Any = None  # a column that was not given: filled with its default in __post_init__
 
 
@@ -180,6 +183,28 @@ def stable_order(values: Ints) -> Ints:
     packed.sort()
     packed &= (1 << bits) - 1
     return packed
+
+
+def equal_rows(table: npt.NDArray[Any]) -> Ints:
+    """A number of each row of a table, the same for equal rows."""
+    numbers = np.full(len(table), -1, dtype=np.int64)
+    left = np.arange(len(table))
+    for number in range(_FEW):  # a comparison with all rows is fast while few of them differ
+        if not len(left):
+            return numbers
+        same = (table[left] == table[left[0]]).all(axis=1)
+        numbers[left[same]] = number
+        left = left[~same]
+    met: dict[bytes, int] = {}
+    numbers[left] = [met.setdefault(table[row].tobytes(), _FEW + len(met)) for row in left.tolist()]
+    return numbers
+
+
+def rows_of_groups(groups: Ints, counts: Ints) -> Ints:
+    """The rows of these groups, one group after another, of a table whose next `counts[g]` rows are of group g."""
+    first, wanted = np.cumsum(counts) - counts, counts[groups]
+    before = np.cumsum(wanted) - wanted
+    return np.repeat(first[groups] - before, wanted) + np.arange(int(wanted.sum()))
 
 
 def _coerce(column: Field[Any], value: Any, count: int) -> Any:

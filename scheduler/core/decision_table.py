@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.columns import Bools, Ints, distinct
+from scheduler.core.columns import Bools, Ints, distinct, rows_taken
 from scheduler.core.plan import Decision, WaitingColumns, sorted_facts
 from scheduler.core.reason_codes import CATEGORY, PRECEDENCE, ReasonCategory, ReasonCode
 
@@ -77,7 +77,7 @@ class DecisionTable:
         occurs = np.zeros(len(self._decisions), dtype=np.bool_)
         occurs[numbers] = True
         kept = tuple(self._decisions[number] for number in np.flatnonzero(occurs).tolist())
-        return kept, (np.cumsum(occurs) - 1)[numbers]
+        return kept, rows_taken(np.cumsum(occurs) - 1, numbers)
 
     def waiting_columns(
         self, cluster: ClusterIndex, order: Ints, waiting: Bools, considered: Ints
@@ -93,14 +93,14 @@ class DecisionTable:
         per_task = [request.per_task.gpus for request in cluster.snapshot.classes] or [0]
         gpus = counts * np.array(per_task, dtype=np.int64)[pending.class_index] * pending.tasks
         ahead_jobs, ahead_gpus = np.zeros_like(counts), np.zeros_like(counts)
-        ahead_jobs[order] = np.cumsum(counts[order]) - counts[order]
-        ahead_gpus[order] = np.cumsum(gpus[order]) - gpus[order]
+        for ahead, column in ((ahead_jobs, counts[order]), (ahead_gpus, gpus[order])):
+            ahead[order] = np.cumsum(column) - column
         rows = np.flatnonzero(waiting)
         decisions, numbers = self._used(self.of_row[rows])
         columns = WaitingColumns(
-            job_id=pending.id[rows],
+            job_id=rows_taken(pending.id, rows),
             decision=numbers,
-            ahead_jobs=ahead_jobs[rows],
-            ahead_gpus=ahead_gpus[rows],
+            ahead_jobs=rows_taken(ahead_jobs, rows),
+            ahead_gpus=rows_taken(ahead_gpus, rows),
         )
         return columns, decisions

@@ -11,7 +11,7 @@ from scheduler.core.backfill.backfill import FOREVER_MS
 from scheduler.core.backfill.future_use import Free, FutureUse, free_in
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace
-from scheduler.core.columns import Bools, Ints, stable_order
+from scheduler.core.columns import Bools, Ints, rows_of_groups
 from scheduler.core.placement.filters import FilterQuery
 
 
@@ -27,7 +27,7 @@ class Availability:
         self._workspace = workspace
         ends = cluster.allocations.end_ms
         known = np.where(ends > 0, np.maximum(ends, cluster.snapshot.now_ms + 1), FOREVER_MS)
-        order = stable_order(known)
+        order = cluster.allocations.by_end
         allocations = cluster.snapshot.allocations
         self._ends: Ints = known[order]
         self._node = cluster.allocations.node[order]
@@ -39,9 +39,7 @@ class Availability:
         if cluster.asks_one_domain:
             self._domain = np.array(cluster.numa.of_allocations(), dtype=np.int64)[order]
         allocation, device = cluster.allocations.devices
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        device_order = stable_order(place[allocation])
+        device_order = rows_of_groups(order, np.bincount(allocation, minlength=len(order)))
         self._device: Ints = device[device_order]
         self._device_ends: Ints = known[allocation[device_order]]
         self._device_millis: Ints = allocations.gpu_millis[allocation[device_order]]
@@ -140,13 +138,18 @@ class Availability:
             return 0
         used, count = self._workspace.devices.used, len(cluster.devices.id)
         held = np.bincount(self._device, weights=self._device_millis, minlength=count)
-        idle_ms = np.where(used == 0, 0, FOREVER_MS)
-        idle_ms[self._device] = self._device_ends  # in order: the last to end decides
-        idle_ms[(held > 0) & (held != used)] = 0  # its holder is not known
+        # Of each device, which of all ends makes it idle: 0 = it is, or its holder is not known; `never` = none.
+        never = len(self._device) + 1
+        end = np.where(used == 0, 0, never)
+        end[self._device] = np.arange(1, never)  # in order: the last to end decides
+        end[(held > 0) & (held != used)] = 0
         usable = cluster.devices.matching(request.gpu_model, request.gpu_memory_mib) & cluster.devices.healthy
         rows = np.flatnonzero(usable & allowed[cluster.devices.node])
-        rows = rows[stable_order(idle_ms[rows])]
-        rows = rows[stable_order(cluster.devices.node[rows])]
+        in_order = cluster.devices.node[rows] * (never + 1) + end[rows]
+        in_order.sort()
         counts = np.bincount(cluster.devices.node[rows], minlength=cluster.node_count)
         last = (np.cumsum(counts) - counts + wanted - 1)[counts >= wanted]
-        return int(idle_ms[rows[last]].min(initial=FOREVER_MS))
+        first_end = int((in_order[last] % (never + 1)).min(initial=never))
+        if first_end == never:
+            return FOREVER_MS
+        return self._device_ends.item(first_end - 1) if first_end else 0

@@ -39,10 +39,14 @@ class AllocationIndex:
         ]
 
     @cached_property
+    def by_end(self) -> Ints:
+        """Rows of all allocations in the order of their ends; behind these, the rows without a known end."""
+        return np.roll(stable_order(self.end_ms), -int(np.count_nonzero(self.end_ms <= 0)))
+
+    @cached_property
     def ending(self) -> tuple[Ints, Ints]:
         """Rows of the allocations with a known end in the order of their ends, and the node row of each."""
-        order = stable_order(self.end_ms)
-        order = order[np.count_nonzero(self.end_ms <= 0) :]
+        order = self.by_end[: np.count_nonzero(self.end_ms > 0)]
         return order, self.node[order]
 
     def released(self, nodes: Bools, amounts: Ints, count: int) -> tuple[Ints, Ints]:
@@ -59,10 +63,9 @@ class AllocationIndex:
     def devices(self) -> tuple[Ints, Ints]:
         """(row of the allocation, row of the device) of every device that is held."""
         held, device_id = self._snapshot.allocations.device_ids, self._device_index.id
-        ids: Ints = np.array(list(chain.from_iterable(held)), dtype=np.int64)
-        allocation = np.arange(len(held))
-        if set(map(len, held)) != {1}:
-            allocation = np.repeat(allocation, np.fromiter(map(len, held), dtype=np.int64, count=len(held)))
+        counts = np.fromiter(map(len, held), dtype=np.int64, count=len(held))
+        allocation = np.repeat(np.arange(len(held)), counts)
+        ids = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=len(allocation))
         order = np.arange(len(device_id))
         if (np.diff(device_id) < 0).any():
             order = stable_order(device_id)

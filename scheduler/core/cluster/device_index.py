@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from quotas.core.gpu_models import share_of, slice_of, suits
 from quotas.core.resources import GPU_MILLIS
-from scheduler.core.columns import Bools, Ints, rows_of
+from scheduler.core.columns import Bools, Cells, Ints, cells, equal_rows, rows_of
 from scheduler.core.snapshot.snapshot import DeviceColumns, NodeColumns
 
 #: Masks of devices up to here are sums of powers of two that a float holds exactly.
 _EXACT_BITS: Final = 51
+
+
+Found = TypeVar("Found")
 
 
 class DeviceIndex:
@@ -34,6 +36,9 @@ class DeviceIndex:
         self.node: Ints = node_row[order]
         self.id: Ints = devices.id[order]
         self.numa: Ints = devices.numa[order]
+        #: The same two columns, where single values are read.
+        self.ids: Cells = cells(self.id)
+        self.numa_numbers: Cells = cells(self.numa)
         self.memory_mib: Ints = devices.memory_mib[order]
         self.healthy: Bools = devices.healthy[order]
         self.all_healthy = bool(self.healthy.all())
@@ -55,19 +60,9 @@ class DeviceIndex:
     # Columns of all devices, as lists where single values are read.
 
     @cached_property
-    def ids(self) -> list[int]:
-        ids: list[int] = self.id.tolist()
-        return ids
-
-    @cached_property
     def row(self) -> dict[int, int]:
         """Device id -> row."""
-        return {device_id: row for row, device_id in enumerate(self.ids)}
-
-    @cached_property
-    def numa_list(self) -> list[int]:
-        numbers: list[int] = self.numa.tolist()
-        return numbers
+        return {device_id: row for row, device_id in enumerate(self.id.tolist())}
 
     @cached_property
     def healthy_list(self) -> list[bool]:
@@ -76,8 +71,8 @@ class DeviceIndex:
 
     @cached_property
     def domain(self) -> Ints:
-        """Of each device a number for its node and NUMA domain together."""
-        return self.node * self.numa_count + self.numa
+        """Of each device a number for its NUMA domain and node together: all nodes' first domains come first."""
+        return self.numa * self.node_count + self.node
 
     @cached_property
     def share(self) -> Ints:
@@ -109,13 +104,6 @@ class DeviceIndex:
         if key not in self._counts:
             self._counts[key] = self.per_node(self.matching(model, memory_mib))
         return self._counts[key]
-
-    def usable_bits(self, model: str, memory_mib: int) -> list[int]:
-        """Of each node a mask of its devices in `usable`."""
-        key = (model, memory_mib)
-        if key not in self._usable_bits:
-            self._usable_bits[key] = self.bits(self.usable(model, memory_mib))
-        return self._usable_bits[key]
 
     def models_of(self, model: str, memory_mib: int) -> tuple[str, ...]:
         """The names of the models of all devices in `matching`."""
@@ -156,18 +144,51 @@ class DeviceIndex:
         """The most devices that any node has, working or not."""
         return int(np.bincount(self.node, minlength=1).max(initial=0))
 
+    # Nodes whose devices are alike, one by one, in all that stays, are of one kind. A cluster has few kinds, so what is
+    # asked about the devices of every node is found once for each kind.
+
     @cached_property
     def node_kinds(self) -> list[int]:
-        """Of each node a number: equal where the devices are alike, one by one, in all that stays."""
-        facts = np.empty((len(self), 4), dtype=np.int32)
+        """Of each node the number of its kind."""
+        count, most = self.node_count, self.most_on_a_node
+        facts: npt.NDArray[np.int32] = np.empty((len(self), 4), dtype=np.int32)
         for place, column in enumerate((self._model, self.memory_mib, self.healthy, self.numa)):
             facts[:, place] = column
-        written, each = facts.tobytes(), facts.strides[0]
-        number: dict[bytes, int] = {}
-        return [
-            number.setdefault(written[begin * each : end * each], len(number))
-            for begin, end in pairwise(self.first)
-        ]
+        if len(self) != count * most:  # a node with fewer devices has others that no device is like
+            table = np.full((count * most, 4), -1, dtype=np.int32)
+            table[self.node * most + self._place] = facts
+            facts = table
+        kinds: list[int] = equal_rows(facts.reshape(count, 4 * most)).tolist()
+        return kinds
+
+    @cached_property
+    def node_domains(self) -> list[tuple[int, ...]]:
+        """For each node, a mask of its devices in each of its NUMA domains."""
+        return self._by_kind(self._domains_on)
+
+    def _domains_on(self, row: int) -> tuple[int, ...]:
+        domains: dict[int, int] = {}
+        for place, number in enumerate(self.numa[self.first[row] : self.first[row + 1]].tolist()):
+            domains[number] = domains.get(number, 0) | 1 << place
+        return tuple([domains[number] for number in sorted(domains)])
+
+    def usable_bits(self, model: str, memory_mib: int) -> list[int]:
+        """Of each node a mask of its devices in `usable`."""
+        key = (model, memory_mib)
+        if key not in self._usable_bits:
+            usable = self.usable(model, memory_mib)
+            self._usable_bits[key] = self._by_kind(lambda row: self._bits_on(row, usable))
+        return self._usable_bits[key]
+
+    def _bits_on(self, row: int, devices: Bools) -> int:
+        here = devices[self.first[row] : self.first[row + 1]].tolist()
+        return sum([1 << place for place, counts in enumerate(here) if counts])
+
+    def _by_kind(self, find: Callable[[int], Found]) -> list[Found]:
+        """Of each node what is found for the first node of its kind."""
+        kinds = self.node_kinds
+        of_kind = {kind: find(kinds.index(kind)) for kind in dict.fromkeys(kinds)}
+        return [of_kind[kind] for kind in kinds]
 
     # Masks over the devices of a node.
 
@@ -194,21 +215,13 @@ class DeviceIndex:
     @cached_property
     def _weight(self) -> npt.NDArray[np.float64]:
         """The bit of each device as a float."""
-        return np.ldexp(1.0, self._place)
-
-    @cached_property
-    def node_domains(self) -> list[tuple[int, ...]]:
-        """For each node, a mask of its devices in each NUMA domain that occurs anywhere."""
-        low = int(self.numa.min(initial=0))
-        numbers = (np.flatnonzero(np.bincount(self.numa - low)) + low).tolist()
-        by_domain = [self.bits(self.numa == number) for number in numbers]
-        return list(zip(*by_domain, strict=True)) or [()] * self.node_count
+        return np.ldexp(1.0, np.arange(self.most_on_a_node))[self._place]
 
     def numa_of(self, rows: list[int]) -> int:
         """The one NUMA domain that all these devices are in; -1 when there is none."""
         if not rows:
             return -1
-        numa = self.numa_list
+        numa = self.numa_numbers
         first = numa[rows[0]]
         if len(rows) > 1:
             for row in rows:

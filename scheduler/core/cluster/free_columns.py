@@ -38,13 +38,13 @@ class GpuFeatures:
         usable = index.usable(model, memory_mib)
         by_domain = np.bincount(
             index.domain[usable & (used == 0)], minlength=index.node_count * index.numa_count
-        ).reshape(index.node_count, index.numa_count)
+        ).reshape(index.numa_count, index.node_count)
         self._usable, self._index, self._key = usable, index, (model, memory_mib)
         self._bits: list[int] | None = None
-        self.whole: Ints = by_domain.sum(axis=1)  # idle devices
-        self.numa_best: Ints = by_domain.max(axis=1, initial=0)  # idle devices in one NUMA domain
+        self.whole: Ints = by_domain.sum(axis=0)  # idle devices
+        self.numa_best: Ints = by_domain.max(axis=0, initial=0)  # idle devices in one NUMA domain
         self.partial: Ints = np.zeros(index.node_count, dtype=np.int64)  # most left of a shared device
-        shared = usable & (used > 0)
+        shared = usable & (used > 0) & (used < GPU_MILLIS)
         if shared.any():
             np.maximum.at(self.partial, index.node[shared], GPU_MILLIS - used[shared])
         self.room: Ints = np.where(self.whole > 0, GPU_MILLIS, self.partial)  # most left of any device
@@ -149,13 +149,13 @@ class FreeColumns:
             self._log = cells(self.log)
         self._log[length] = row
         self.log_length = length + 1
-        cpu, memory, devices = self._cpu[row], self._memory[row], self._devices
+        cpu, memory = self._cpu[row], self._memory[row]
         packed = (cpu if cpu > 0 else 0) | (memory if memory > 0 else 0) << MEMORY_BIT | GUARDS
         if self._plain is not None:
             self._plain[row] = packed
         views = self._views.get(self._index.node_kinds[row])
         for view in self._views_of(row) if views is None else views:
-            view.update(row, packed, devices)
+            view.update(row, packed)
         if self._scored:
             most_cpu, most_memory, most_gpu = self._largest
             gpu = self._gpu[row] * _POINTS // most_gpu
@@ -172,7 +172,7 @@ class FreeColumns:
             bits = features.bits[row]
             if bits:
                 if bits not in views:
-                    views[bits] = _DeviceView(bits, self._index.node_domains[row])
+                    views[bits] = _DeviceView(bits, self._index.node_domains[row], self._devices)
                 packed = [self._packed.get((*key, shares)) for shares in (False, True)]
                 views[bits].add(features, *packed)
         self._views[self._index.node_kinds[row]] = tuple(views.values())
@@ -182,11 +182,12 @@ class FreeColumns:
 class _DeviceView:
     """Devices of a node that some requests see alike, and the columns that say what is left of them."""
 
-    __slots__ = ("_bits", "_counting", "_domains", "_features", "_sharing")
+    __slots__ = ("_bits", "_counting", "_devices", "_domains", "_features", "_idle", "_shared", "_sharing")
 
-    def __init__(self, bits: int, domains: tuple[int, ...]) -> None:
+    def __init__(self, bits: int, domains: tuple[int, ...], devices: FreeDevices) -> None:
         here = tuple([domain & bits for domain in domains if domain & bits])
-        self._bits = bits
+        self._bits, self._devices = bits, devices
+        self._idle, self._shared = devices.idle, devices.shared
         self._domains = here if len(here) > 1 else ()
         self._features: list[tuple[Cells, Cells, Cells, Cells]] = []
         self._counting: list[Cells] = []  # packed columns that count idle devices
@@ -200,13 +201,13 @@ class _DeviceView:
         self._counting += [cells(whole.column)] if whole is not None else []
         self._sharing += [cells(shared.column)] if shared is not None else []
 
-    def update(self, row: int, packed: int, devices: FreeDevices) -> None:
+    def update(self, row: int, packed: int) -> None:
         """Bring the columns up to date for a node; `packed` is its free CPU and memory."""
-        idle, shared = devices.idle[row] & self._bits, devices.shared[row] & self._bits
+        idle, shared = self._idle[row] & self._bits, self._shared[row] & self._bits
         whole = best = idle.bit_count()
         if whole > 1 and self._domains:
             best = max([(idle & domain).bit_count() for domain in self._domains])
-        partial = devices.most_left(row, shared) if shared else 0
+        partial = self._devices.most_left(row, shared) if shared else 0
         room = GPU_MILLIS if whole else partial
         for whole_column, best_column, partial_column, room_column in self._features:
             whole_column[row] = whole

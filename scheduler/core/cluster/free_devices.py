@@ -82,22 +82,22 @@ class FreeDevices:
 
     def hold(self, row: int, devices: list[int], millis: int) -> None:
         """Hold `millis` more of each of these devices of a node; below 0 to release them."""
-        first, held = self.index.first[row], self._used
+        first, held, idle_on, shared_on = self.index.first[row], self._used, self.idle, self.shared
         if millis == GPU_MILLIS:
             bits = 0
             for device in devices:
                 held[device] += GPU_MILLIS
                 bits |= 1 << device - first
-            self.idle[row] &= ~bits
-            self.shared[row] &= ~bits
+            idle_on[row] &= ~bits
+            shared_on[row] &= ~bits
             return
-        idle, shared = self.idle[row], self.shared[row]
+        idle, shared = idle_on[row], shared_on[row]
         for device in devices:
             used = held[device] = held[device] + millis
             bit = 1 << (device - first)
             idle = idle & ~bit if used else idle | bit
             shared = shared | bit if 0 != used < GPU_MILLIS else shared & ~bit
-        self.idle[row], self.shared[row] = idle, shared
+        idle_on[row], shared_on[row] = idle, shared
 
     def hold_just(self, row: int, held: list[int]) -> None:
         """Let the devices of a node be held by exactly these amounts."""

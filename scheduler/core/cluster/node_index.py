@@ -60,6 +60,12 @@ class NodeIndex:
         return ~draining if draining.any() else None
 
     @cached_property
+    def not_faulty(self) -> Bools | None:
+        """None = no node is faulty."""
+        faulty = self._nodes.faulty
+        return ~faulty if faulty.any() else None
+
+    @cached_property
     def sizes(self) -> tuple[Ints, Ints] | None:
         """CPU and memory that each machine really has; None where no node is overcommitted."""
         nodes, most = self._nodes, np.iinfo(np.int64).max

@@ -42,7 +42,7 @@ class Domains:
         self._snapshot, self._allocations = snapshot, allocations
         first, sizes = [0], list[tuple[int, ...]]()
         node, number, bits = list[int](), list[int](), list[int]()
-        device_numa = devices.numa_list
+        device_numa: list[int] = devices.numa.tolist()
         on_device = [UNKNOWN] * len(device_numa)
         cpu, memory = nodes.cpu_millis.tolist(), nodes.memory_mib.tolist()
         for row, said in enumerate(nodes.domains):

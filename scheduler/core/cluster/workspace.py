@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from quotas.core.resources import GPU_MILLIS, Resources
 from scheduler.core.cluster.affinity import AffinityState
 from scheduler.core.cluster.budgets import Budgets
@@ -62,9 +60,8 @@ class Workspace:
         self.free_storage_mib: Ints = free.free_storage_mib.copy()
         self.devices = FreeDevices(cluster.devices, free.device_used)
         #: Thousandths of working devices that each node has free, and tasks that run on it.
-        self.free_gpu_millis: Ints = np.zeros(cluster.node_count, dtype=np.int64)
         index = cluster.devices
-        np.add.at(self.free_gpu_millis, index.node, (index.share - self.devices.used) * index.healthy)
+        self.free_gpu_millis: Ints = index.per_node((index.share - free.device_used) * index.healthy)
         self.tasks_on: Ints = cluster.allocations.tasks_on.copy()
         self.columns = FreeColumns(
             cluster.snapshot.nodes,
@@ -110,10 +107,7 @@ class Workspace:
         index, used = self.cluster.devices, self.devices.used
 
         def work_out() -> Ints:
-            usable = index.usable(model, memory_mib)
-            shares = np.zeros(index.node_count, dtype=np.int64)
-            np.add.at(shares, index.node[usable], GPU_MILLIS - used[usable])
-            return shares
+            return index.per_node(index.usable(model, memory_mib) * (GPU_MILLIS - used))
 
         return self.answers.find("shares_left", (used,), (model, memory_mib), work_out)
 

@@ -11,7 +11,7 @@ from quotas.core.gpu_models import model_matches
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.job_charges import LineCharges, OpenLine
 from scheduler.core.cluster.workspace import Workspace
-from scheduler.core.context.line_needs import LineNeeds, line_needs
+from scheduler.core.context.line_needs import LineNeeds
 from scheduler.core.placement.binding import largest
 from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass, JobClasses
@@ -45,7 +45,7 @@ class CycleContext:
     @cached_property
     def line_needs(self) -> LineNeeds:
         """What all classes of jobs count on quota lines, whatever devices they are given."""
-        return line_needs(self.cluster, self.job_classes)
+        return LineNeeds(self.cluster, self.job_classes)
 
     def rules_of(self, query: FilterQuery) -> Rules:
         """The rules by which nodes are chosen for a query: its queue's own, or the cluster's."""

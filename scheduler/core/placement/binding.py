@@ -75,7 +75,7 @@ def bind_tasks(
         candidates.workspace, candidates.query, candidates.numa, candidates.millis,
     )  # fmt: skip
     cluster, per_task, who = workspace.cluster, query.request.per_task, query.who
-    node_ids, device_ids, device_domains = cluster.nodes.ids, cluster.devices.ids, cluster.devices.numa_list
+    index, node_ids = cluster.devices, cluster.nodes.ids
     seats: list[BoundTask] = []
     placements: list[Placement] = []
     for row, count in chosen:
@@ -87,11 +87,11 @@ def bind_tasks(
             ids: tuple[int, ...] = ()
             number = cluster.numa.number[domain] if domain >= 0 else -1
             if len(devices) == 1:
-                ids = (device_ids[devices[0]],)
-                number = device_domains[devices[0]]
+                ids = (index.ids[devices[0]],)
+                number = index.numa_numbers[devices[0]]
             elif devices:
-                ids = tuple([device_ids[device] for device in devices])
-                number = workspace.cluster.devices.numa_of(devices)
+                ids = tuple([index.ids[device] for device in devices])
+                number = index.numa_of(devices)
             placements.append(Placement(len(seats), node_id, ids, millis, number))
             seats.append((row, devices, domain))
     return tuple(placements), seats

@@ -51,10 +51,9 @@ class JobClasses:
         for partition_ids in queues.partition_ids:
             partitions.setdefault(partition_ids, len(partitions))
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
-        query = number_together(len(pending), pending.class_index, partition_number[cluster.pending.queue],
-                                   *self._barred, cluster.affinity.pending,
-                                   self._rules_number[cluster.pending.queue], self._wall,
-                                   queues.isolation[cluster.pending.queue])  # fmt: skip
+        query = number_together(len(pending), pending.class_index, _of_jobs(cluster, partition_number),
+                                *self._barred, cluster.affinity.pending, _of_jobs(cluster, self._rules_number),
+                                self._wall, _of_jobs(cluster, queues.isolation))  # fmt: skip
         placement_class = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack, numbered=query)  # fmt: skip
         #: The class of each pending row.
@@ -141,6 +140,11 @@ class JobClasses:
         return query_number, query, shape, class_index
 
 
+def _of_jobs(cluster: ClusterIndex, of_queue: Ints) -> Ints:
+    """A column of queues as one of pending jobs; a single entry, as a key that numbers nothing, where all are equal."""
+    return of_queue[cluster.pending.queue] if (of_queue != of_queue[:1]).any() else of_queue[:1]
+
+
 def wall_of(cluster: ClusterIndex, limit_seconds: Ints) -> Ints:
     """Of each time limit (0 = none) the largest bound of any node that it is above; 0 = above none."""
     bounds = np.unique(cluster.snapshot.nodes.max_wall_seconds)
@@ -161,7 +165,7 @@ def spread_of(cluster: ClusterIndex, request: RequestClass, tasks: int) -> Sprea
 def number_together(count: int, *keys: Ints, numbered: Ints | None = None) -> Ints:
     """Number the distinct combinations of the keys densely: 0, 1, 2 in ascending order of the keys.
 
-    `numbered` is a first key that is numbered so itself.
+    `numbered` is a first key that is numbered so itself. A key of equal entries may have any length.
     """
     number = np.zeros(count, dtype=np.int64) if numbered is None else numbered
     known = int(number.max(initial=0)) + 1

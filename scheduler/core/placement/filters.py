@@ -115,8 +115,7 @@ def _state(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
 
 
 def _fault(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    faulty = cluster.snapshot.nodes.faulty
-    return ~faulty if faulty.any() else None
+    return cluster.nodes.not_faulty
 
 
 def _cordoned(_: FilterQuery, cluster: ClusterIndex) -> Bools | None:

@@ -78,7 +78,8 @@ def _over_the_time_limit(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision
 def array_reasons(cluster: ClusterIndex, workspace: Workspace) -> Iterator[tuple[Ints, Decision]]:
     """Jobs of arrays that already have as many members running as they allow."""
     pending = cluster.snapshot.pending
-    bound = np.flatnonzero((pending.array_id > 0) & (pending.array_max_running > 0))
+    bound = np.flatnonzero(pending.array_max_running > 0)
+    bound = bound[pending.array_id[bound] > 0]
     for rows, values in rows_by_value(bound, pending.array_id[bound], pending.array_max_running[bound]):
         running = workspace.limits.array_running.get(values[0], 0)
         if running >= values[1]:
