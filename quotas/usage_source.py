@@ -9,6 +9,8 @@ from typing import Protocol
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from quotas.core.ledger import Entry
+
 
 class UsageSource(Protocol):
     """Counts what projects hold at this moment, by resource.
@@ -24,6 +26,17 @@ class UsageSource(Protocol):
 
     def pending_jobs(self, line_ids: Iterable[int]) -> Mapping[int, int]:
         """How many jobs wait that count on each of these lines of pending jobs."""
+        ...
+
+    def hold_running(self) -> int:
+        """Set aside for all jobs that run and have nothing set aside where a budget counts; answers for how many.
+
+        In the transaction that lets a budget begin to count.
+        """
+        ...
+
+    def to_hold(self, project_ids: Iterable[int]) -> Iterable[Entry]:
+        """What a budget that begins to count now would set aside for what runs in these projects."""
         ...
 
 

@@ -25,14 +25,15 @@ SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND relation
 """
 
 
-def settled_up_to(table: str, key: str = "id", *, patience_seconds: float = PATIENCE_SECONDS) -> int | None:
-    """The largest number up to which no further row of this table will appear; 0 for an empty table.
+def settled_up_to(
+    table: str, key: str = "id", *, after: int = 0, patience_seconds: float = PATIENCE_SECONDS
+) -> int | None:
+    """The largest number up to which no further row of this table will appear; `after` where none comes after that.
 
     None where a transaction that writes to it outlasts the patience. Call it outside a transaction.
     """
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT coalesce(max({key}), 0) FROM {table}")  # noqa: S608  names of ours
-        largest = int(cursor.fetchone()[0])
+        largest = largest_of(table, key, after=after)
         waited_for = _writers(cursor, table)
         until = time.monotonic() + patience_seconds
         while waited_for:
@@ -41,6 +42,16 @@ def settled_up_to(table: str, key: str = "id", *, patience_seconds: float = PATI
             time.sleep(_PAUSE_SECONDS)
             waited_for &= _writers(cursor, table)
     return largest
+
+
+def largest_of(table: str, key: str, *, after: int) -> int:
+    """The largest number that is there; `after` where none comes after that.
+
+    Rows before `after` are not looked at: an index of ranges finds those that come after it.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT coalesce(max({key}), %s) FROM {table} WHERE {key} > %s", [after, after])  # noqa: S608
+        return int(cursor.fetchone()[0])
 
 
 def _writers(cursor: object, table: str) -> set[str]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 import structlog
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from notifications.models import Cursor
 from notifications.services import job_events
-from notifications.services.commit_order import settled_up_to
+from notifications.services.commit_order import largest_of, settled_up_to
 from notifications.services.occurrences import take_in
 from notifications.services.other_events import STREAMS, Stream
 
@@ -36,7 +36,7 @@ def _follow(stream: Stream) -> int:
     position = _begin(stream)
     if not _has_more(stream, position):
         return 0
-    until = settled_up_to(stream.table, stream.key)
+    until = settled_up_to(stream.table, stream.key, after=position)
     if until is None:
         log.info("notifications_wait_for_a_transaction", stream=stream.name)
         return 0
@@ -55,20 +55,20 @@ def _begin(stream: Stream) -> int:
     if found is not None:
         return found
     Cursor.objects.bulk_create(
-        [Cursor(source=stream.name, position=_largest(stream), moved_at=timezone.now())],
+        [
+            Cursor(
+                source=stream.name,
+                position=largest_of(stream.table, stream.key, after=0),
+                moved_at=timezone.now(),
+            )
+        ],
         ignore_conflicts=True,
     )
     return _begin(stream)
 
 
 def _has_more(stream: Stream, position: int) -> bool:
-    return _largest(stream) > position
-
-
-def _largest(stream: Stream) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT coalesce(max({stream.key}), 0) FROM {stream.table}")  # noqa: S608  names of ours
-        return int(cursor.fetchone()[0])
+    return largest_of(stream.table, stream.key, after=position) > position
 
 
 def _step(stream: Stream, until: int) -> int | None:

@@ -18,7 +18,7 @@ CHUNK: Final = 2000
 _COLUMNS: Final = (
     "id", "kind", "project", "user", "job", "attempt", "gpu_model", "cpu_millis", "memory_mib", "gpu_millis",
     "storage_mib", "held_seconds", "charged_seconds", "held_micros", "charged_micros", "starts_at", "ends_at",
-    "at", "reason", "rolled_up_at",
+    "at", "reason", "unused_seconds", "rolled_up_at",
 )  # fmt: skip
 _VALUES: Final = (
     "id", "kind", "project__slug", "user__username", "job_number", "attempt_id", *_COLUMNS[6:-1], "roll_up__at",

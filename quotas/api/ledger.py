@@ -50,6 +50,10 @@ class EntrySerializer(serializers.Serializer[LedgerEntry]):
     charged_seconds = serializers.IntegerField(help_text="Charged by this entry; negative: refunded.")
     held_micros = serializers.IntegerField()
     charged_micros = serializers.IntegerField()
+    unused_seconds = serializers.IntegerField(
+        allow_null=True,
+        help_text="Of the last charge of an attempt without a budget: what it did not use of its time limit.",
+    )
     starts_at = serializers.DateTimeField(help_text="Time that decides the day and the period of the entry.")
     ends_at = serializers.DateTimeField()
     at = serializers.DateTimeField()

@@ -19,6 +19,8 @@ class Kind(StrEnum):
 
     hold: held rises. charge: charged rises, and held falls by as much of it as was set aside. refund: what
     was set aside and not needed, or what was charged and is forgiven, falls. adjust: a person's correction.
+
+    Where no budget counts, nothing is set aside: an attempt has its charges alone, one for each day.
     """
 
     HOLD = "hold"
@@ -43,6 +45,9 @@ class Entry:
     charged_seconds: int = 0
     held_micros: int = 0
     charged_micros: int = 0
+    #: Of the last charge of an attempt for which nothing was set aside: the seconds of its time limit that it did not
+    #: use. Moves neither sum.
+    unused_seconds: int | None = None
 
     def amount(self, resource: str) -> Amount:
         """What the entry adds to a resource's two sums; `money_micros` is one of the resources."""
@@ -134,12 +139,56 @@ def charge(
     return new
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What an attempt holds, once for each GPU model; since when, and when its time limit ends (None = no limit)."""
+
+    rates: Sequence[Rates]
+    from_s: int
+    limit_s: int | None = None
+
+
+def charge_run(
+    run: Run, entries: Sequence[Entry], *, until_s: int, final: bool, prices: Sequence[Price] = ()
+) -> list[Entry]:
+    """Charge what was used since the last charge up to a moment, where nothing was set aside: a line a day.
+
+    `entries` are all that this attempt has so far. The last line says what the attempt did not use of its time limit;
+    an attempt that ends in the second in which it began has a line of no seconds.
+    """
+    new: list[Entry] = []
+    for rates in run.rates:
+        model = rates.gpu_model
+        charges = [entry for entry in entries if entry.kind is Kind.CHARGE and entry.rates.gpu_model == model]
+        since = max((entry.until_s for entry in charges), default=run.from_s)
+        own = [
+            Entry(
+                Kind.CHARGE, rates, begin, end, charged_seconds=end - begin,
+                charged_micros=cost_micros(rates, begin, end, prices),
+            )
+            for begin, end in days_between(since, until_s)
+        ]  # fmt: skip
+        if final:
+            end = max(until_s, since)
+            unused = None if run.limit_s is None else max(run.limit_s - end, 0)
+            if not own and (unused or not charges):
+                own = [Entry(Kind.CHARGE, rates, end, end)]
+            own[-1:] = [replace(entry, unused_seconds=unused) for entry in own[-1:]]
+        new += own
+    return new
+
+
+def is_set_aside(entries: Iterable[Entry]) -> bool:
+    """Whether something was set aside for an attempt with these entries."""
+    return any(entry.kind is Kind.HOLD for entry in entries)
+
+
 def split(entry: Entry, ends: Sequence[int]) -> list[Entry]:
     """One charge as one for each part of its time, in the order of these ends (s), and one for what is left.
 
-    The parts add up to the entry in every sum; a part has no seconds where it ended in the second in which it began.
-    An end before the entry begins has a part without seconds, one after it ends has what is left till then. The last
-    part is left out when nothing is left.
+    The parts add up to the entry in every sum; the last has what was not used. A part has no seconds where it ended
+    in the second in which it began. An end before the entry begins has a part without seconds, one after it ends has
+    what is left till then. The last part is left out when nothing is left.
     """
     parts: list[Entry] = []
     before = entry.from_s
@@ -152,7 +201,8 @@ def split(entry: Entry, ends: Sequence[int]) -> list[Entry]:
         parts.append(Entry(entry.kind, entry.rates, before, until, *sums))
         before = until
     rest = parts[-1]
-    return parts if rest.until_s > rest.from_s or not ends else parts[:-1]
+    parts = parts if rest.until_s > rest.from_s or not ends else parts[:-1]
+    return [*parts[:-1], replace(parts[-1], unused_seconds=entry.unused_seconds)]
 
 
 def _until(whole: int, entry: Entry, at_s: int) -> int:
@@ -166,7 +216,7 @@ def forgive(entries: Iterable[Entry]) -> list[Entry]:
     return [
         replace(
             entry, kind=Kind.REFUND, held_seconds=0, charged_seconds=-entry.charged_seconds,
-            held_micros=0, charged_micros=-entry.charged_micros,
+            held_micros=0, charged_micros=-entry.charged_micros, unused_seconds=None,
         )
         for entry in entries
         if entry.kind is Kind.CHARGE and (entry.charged_seconds or entry.charged_micros)

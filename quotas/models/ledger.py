@@ -18,12 +18,17 @@ SUMS = """SELECT date_trunc('day', starts_at, 'UTC') AS day, kind, project_id, u
     sum(memory_mib * held_seconds) AS memory_held, sum(memory_mib * charged_seconds) AS memory_charged,
     sum(gpu_millis * held_seconds) AS gpu_held, sum(gpu_millis * charged_seconds) AS gpu_charged,
     sum(storage_mib * held_seconds) AS storage_held, sum(storage_mib * charged_seconds) AS storage_charged,
-    sum(held_micros) AS held_micros, sum(charged_micros) AS charged_micros"""
+    sum(held_micros) AS held_micros, sum(charged_micros) AS charged_micros,
+    coalesce(sum(cpu_millis * unused_seconds), 0) AS cpu_unused,
+    coalesce(sum(memory_mib * unused_seconds), 0) AS memory_unused,
+    coalesce(sum(gpu_millis * unused_seconds), 0) AS gpu_unused,
+    coalesce(sum(storage_mib * unused_seconds), 0) AS storage_unused"""
 _GROUPS = f"""WITH gone_sums AS ({SUMS} FROM gone GROUP BY 1, 2, 3, 4, 5), kept_sums AS (
     {SUMS} FROM quotas_ledgerentry WHERE roll_up_id = made GROUP BY 1, 2, 3, 4, 5)"""
 _SOMETHING = """ WHERE cpu_held <> 0 OR cpu_charged <> 0 OR memory_held <> 0 OR memory_charged <> 0
     OR gpu_held <> 0 OR gpu_charged <> 0 OR storage_held <> 0 OR storage_charged <> 0
-    OR held_micros <> 0 OR charged_micros <> 0"""
+    OR held_micros <> 0 OR charged_micros <> 0
+    OR cpu_unused <> 0 OR memory_unused <> 0 OR gpu_unused <> 0 OR storage_unused <> 0"""
 
 
 class LedgerRollUp(models.Model):
@@ -84,6 +89,8 @@ class LedgerEntry(models.Model):
     #: Millionths of the site's currency.
     held_micros = models.BigIntegerField(default=0)
     charged_micros = models.BigIntegerField(default=0)
+    #: Of the last charge of an attempt for which nothing was set aside: what it did not use of its time limit.
+    unused_seconds = models.BigIntegerField(null=True)
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField()
     #: When the line was written.
@@ -116,6 +123,10 @@ class LedgerEntry(models.Model):
             models.CheckConstraint(
                 name="ledger_amounts_not_negative",
                 condition=Q(cpu_millis__gte=0, memory_mib__gte=0, gpu_millis__gte=0, storage_mib__gte=0),
+            ),
+            models.CheckConstraint(
+                name="ledger_unused_of_charges",
+                condition=Q(unused_seconds=None) | Q(kind=Kind.CHARGE, unused_seconds__gte=0),
             ),
             models.CheckConstraint(
                 name="ledger_sums_move_as_their_kind_says",

@@ -22,6 +22,20 @@ WITH RECURSIVE below(id) AS (
     SELECT project_id FROM quotas_budget WHERE id = %(budget)s AND project_id IS NOT NULL
     UNION SELECT project.id FROM accounts_project project JOIN below ON project.organization_id = below.id
 )"""
+#: The projects on which a budget counts that has not ended, and since when one does: `counted(project_id, since)`.
+COUNTED_PROJECTS: Final = """
+WITH RECURSIVE below(id, since) AS (
+    SELECT organization_id, created_at FROM quotas_budget
+    WHERE organization_id IS NOT NULL AND (ends_at IS NULL OR ends_at > statement_timestamp())
+    UNION SELECT child.id, below.since FROM accounts_organization child JOIN below ON child.parent_id = below.id
+), counted(project_id, since) AS (
+    SELECT project_id, min(since) FROM (
+        SELECT project_id, created_at AS since FROM quotas_budget
+        WHERE project_id IS NOT NULL AND (ends_at IS NULL OR ends_at > statement_timestamp())
+        UNION ALL SELECT project.id, below.since FROM accounts_project project
+            JOIN below ON project.organization_id = below.id
+    ) each GROUP BY project_id
+)"""
 _COUNTED: Final = " SELECT id FROM counted ORDER BY 1"
 _BELOW: Final = """
 WITH RECURSIVE below(id) AS (

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from django.db.models import Case, F, Q, QuerySet, Sum, Value, When
+from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Coalesce, TruncDate
 from django.utils import timezone
 
@@ -124,8 +125,8 @@ def usage(
         "money_micros": Coalesce(Sum("charged_micros"), 0),
         "forgiven_gpu_milli_seconds": _sum("gpu_millis", "charged_seconds", refund),
         "adjusted_gpu_milli_seconds": _sum("gpu_millis", "charged_seconds", Q(kind=Kind.ADJUST)),
-        "unused_gpu_milli_seconds": _sum("gpu_millis", "held_seconds", refund, sign=-1),
-        "unused_cpu_milli_seconds": _sum("cpu_millis", "held_seconds", refund, sign=-1),
+        "unused_gpu_milli_seconds": _unused("gpu_millis"),
+        "unused_cpu_milli_seconds": _unused("cpu_millis"),
         "held_gpu_milli_seconds": _sum("gpu_millis", "held_seconds", Q()),
     }
     grouped: Any = rows.values(*columns) if columns else rows.annotate(all=Value(1)).values("all")
@@ -144,6 +145,12 @@ def usage(
 
 def _sum(amount: str, seconds: str, which: Q, *, sign: int = 1) -> Coalesce:
     return Coalesce(Sum(F(amount) * F(seconds) * sign, filter=which or None), 0)
+
+
+def _unused(amount: str) -> CombinedExpression:
+    """What was reserved and given back, and what attempts without a budget did not use of their time limit."""
+    given_back = _sum(amount, "held_seconds", Q(kind=Kind.REFUND), sign=-1)
+    return given_back + _sum(amount, "unused_seconds", Q())
 
 
 def total(entries: QuerySet[LedgerEntry]) -> Usage:

@@ -17,6 +17,7 @@ from quotas.core.pricing import UNITS
 from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, OnSpent
 from quotas.selectors.budgets import projects_of
 from quotas.services.impact import Demand, Whose, below, quota_facts
+from quotas.usage_source import usage_source
 
 LATELY: Final = timedelta(days=7)
 MONTH: Final = timedelta(days=30)
@@ -87,7 +88,11 @@ def impact_of_budget(
     )
     begin = period.starts_at if period else now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     ends_at = period.ends_at if period else None
-    taken = period.held + period.charged if period else _sum(resource, projects, begin, now, also_held=True)
+    taken = (
+        period.held + period.charged
+        if period
+        else _sum(resource, projects, begin, now, also_held=True) + _to_hold(resource, projects)
+    )
     since = max(begin, now - LATELY)
     outlook = forecast(
         left=max(amount - taken, 0),
@@ -106,6 +111,11 @@ def impact_of_budget(
         runs_out_at=None if out is None else datetime.fromtimestamp(out, tz=UTC),
         ends_at=ends_at,
     )
+
+
+def _to_hold(resource: str, projects: tuple[int, ...]) -> int:
+    """What would be set aside for jobs that run now."""
+    return sum(entry.amount(COUNTED[resource]).held for entry in usage_source().to_hold(projects))
 
 
 def impact_of_price(*, resource: str, gpu_model: str, before: int | None, after: int) -> tuple[str, ...]:

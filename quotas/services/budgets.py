@@ -24,6 +24,7 @@ from quotas.core.pricing import UNITS
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Budget, BudgetPeriod, BudgetResource, LedgerEntry, OnSpent, PriceRow
 from quotas.selectors.budgets import budgets_of_projects, sum_of_period, terms_of
+from quotas.usage_source import usage_source
 
 #: Periods are opened so far ahead; a longer job opens those it reaches into by itself.
 AHEAD: Final = timedelta(days=40)
@@ -62,6 +63,7 @@ def make_budget(
             **values,
         )
         open_periods(budget)
+        usage_source().hold_running()
         outbox.wake_planners()
         audit.record(
             by=by,
@@ -113,6 +115,8 @@ def change_budget(
             for row in budget.periods.filter(ends_at__gt=budget.ends_at):
                 _count_again(row, budget.ends_at)
         _follow(budget, now)
+        if "ends_at" in after:  # it may count again
+            usage_source().hold_running()
         outbox.wake_planners()
         audit.record(
             by=by, action="budget.change", thing=budget, before=before, after=after, reason=reason,

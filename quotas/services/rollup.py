@@ -28,17 +28,18 @@ parts AS (
         PARTITION BY day, kind, project_id, user_id, gpu_model ORDER BY part.place
     ) AS rank
     FROM sums CROSS JOIN LATERAL (VALUES
-        (1, 'gpu', gpu_held, gpu_charged), (2, 'cpu', cpu_held, cpu_charged),
-        (3, 'memory', memory_held, memory_charged), (4, 'storage', storage_held, storage_charged),
-        (5, '', 0, 0)
-    ) AS part(place, what, held, charged)
-    WHERE part.held <> 0 OR part.charged <> 0 OR (part.place = 5 AND (held_micros <> 0 OR charged_micros <> 0))
+        (1, 'gpu', gpu_held, gpu_charged, gpu_unused), (2, 'cpu', cpu_held, cpu_charged, cpu_unused),
+        (3, 'memory', memory_held, memory_charged, memory_unused),
+        (4, 'storage', storage_held, storage_charged, storage_unused), (5, '', 0, 0, 0)
+    ) AS part(place, what, held, charged, unused)
+    WHERE part.held <> 0 OR part.charged <> 0 OR part.unused <> 0
+        OR (part.place = 5 AND (held_micros <> 0 OR charged_micros <> 0))
 )
 INSERT INTO quotas_ledgerentry (kind, project_id, user_id, gpu_model, cpu_millis, memory_mib, gpu_millis,
-    storage_mib, held_seconds, charged_seconds, held_micros, charged_micros, starts_at, ends_at, at, reason,
-    roll_up_id)
+    storage_mib, held_seconds, charged_seconds, unused_seconds, held_micros, charged_micros, starts_at, ends_at, at,
+    reason, roll_up_id)
 SELECT kind, project_id, user_id, gpu_model, (what = 'cpu')::int, (what = 'memory')::int, (what = 'gpu')::int,
-    (what = 'storage')::int, held, charged,
+    (what = 'storage')::int, held, charged, nullif(unused, 0),
     CASE WHEN rank = 1 THEN held_micros ELSE 0 END, CASE WHEN rank = 1 THEN charged_micros ELSE 0 END,
     day, day + interval '1 day', %(at)s,
     lines || CASE lines WHEN 1 THEN ' line' ELSE ' lines' END || ' of this day, rolled up at '

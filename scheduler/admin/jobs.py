@@ -263,4 +263,5 @@ class JobEventAdmin(LongTable):
     list_select_related = ("job", "actor")
     search_fields = ("=kind",)
     number_field = "job"
-    ordering = ("-id",)
+    #: As their key: those of the newest jobs first.
+    ordering = ("-job", "-id")

@@ -245,20 +245,15 @@ class Job(JobRequest):
                 name="job_gathers",
                 condition=Q(outcome=None, assembly_until_at__isnull=False),
             ),
-            models.Index(fields=["user", "-request"], name="job_by_user"),
-            models.Index(fields=["project", "-request"], name="job_by_project"),
-            models.Index(fields=["queue", "-request"], name="job_by_queue"),
-            # Of jobs that are over there may be millions. These are written once, when a job ends. Most jobs of all
-            # completed: the newest of those are found soon without an index.
-            models.Index(fields=["outcome", "-request"], name="job_over", condition=_NOT_COMPLETED),
+            # Whose and where, newest first. `outcome` comes last: the end of a job writes all its indexes anyway, and a
+            # list of failed (completed, cancelled) jobs is read from the index alone, not from the rows of the others.
             *(
-                models.Index(
-                    fields=[of, "outcome", "-request"],
-                    name=f"job_over_by_{of}",
-                    condition=Q(outcome__isnull=False),
-                )
+                models.Index(fields=[of, "-request", "outcome"], name=f"job_of_{of}")
                 for of in ("user", "project", "queue")
             ),
+            # Of jobs that are over there may be millions. Most jobs of all completed: the newest of those are found
+            # soon without an index.
+            models.Index(fields=["outcome", "-request"], name="job_over", condition=_NOT_COMPLETED),
         ]
         constraints = [
             models.CheckConstraint(

@@ -38,7 +38,7 @@ class Line:
     word: str
     pending: int
     #: Where the rows behind what is in use are listed.
-    rows_url: str
+    usage_url: str
 
     @property
     def quota(self) -> Quota:
@@ -168,7 +168,7 @@ def _sections(projects: list[Project], user: User, roles: dict[int, str]) -> tup
     def line(quota: Quota, project: Project | None) -> Line:
         plain = project is not None and quota.project_id is not None and quota.is_plain
         waits = asked[project.pk][quota.resource] if plain and project is not None else 0
-        return Line(states[quota.pk], RESOURCE_WORDS[quota.resource], waits, _rows_url(quota))
+        return Line(states[quota.pk], RESOURCE_WORDS[quota.resource], waits, _usage_url(quota))
 
     kept_outside = [
         pk for pk, lines in found.of_project.items() if any(one.provider != Provider.LOCAL for one in lines)
@@ -197,13 +197,12 @@ def _fullness(state: LineState) -> float:
     return state.used / state.bound if state.bound else float(state.used)
 
 
-def _rows_url(quota: Quota) -> str:
-    """The ledger's lines of what is held on a limit now and was lately."""
+def _usage_url(quota: Quota) -> str:
+    """What counts on a limit used lately, with what runs now."""
     words = {
         "organization": quota.organization.slug if quota.organization is not None else "",
         "project": quota.project.slug if quota.project is not None else "",
         "user": quota.user.username if quota.user is not None else "",
         "of_model": quota.gpu_model,
-        "kind": "hold",
     }
-    return f"{reverse('ledger')}?{urlencode({name: word for name, word in words.items() if word})}"
+    return f"{reverse('usage')}?{urlencode({name: word for name, word in words.items() if word})}"

@@ -14,19 +14,16 @@ from django.utils import timezone
 from quotas.core import ledger as core
 from quotas.models import DriftKind
 from quotas.services.reconcile import Mismatch, record_drift
-from scheduler.core.lifecycle import LIVE_ATTEMPT
-from scheduler.state.db.sql import int_array, run, run_together
+from scheduler.services.accounting.holds import FOUND, WITHOUT_HOLD, YOUNG, hold_running, lock
+from scheduler.state.db.sql import run, run_together
 from scheduler.state.ledger import ledger
 
 log = structlog.get_logger(__name__)
 
-_LIVE: Final = sorted(state.value for state in LIVE_ATTEMPT)
 #: Attempts of one transaction.
 BATCH: Final = 200
 #: How far back ended attempts are checked: older ones were checked many times.
 LOOK_BACK: Final = timedelta(days=2)
-#: An attempt younger than this may have been written just now.
-YOUNG: Final = timedelta(seconds=30)
 
 _WHOSE: Final = """attempt.id, job.number, job.project_id, job.user_id
     FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id"""
@@ -34,17 +31,12 @@ _ENTRY: Final = """SELECT 1 FROM quotas_ledgerentry entry
     WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id"""
 _UNCHARGED: Final = f"""
 SELECT {_WHOSE} WHERE attempt.is_live AND attempt.scheduled_at < %s
-    AND EXISTS ({_ENTRY} AND entry.kind = 'hold')
     AND NOT EXISTS ({_ENTRY} AND entry.kind = 'charge' AND entry.ends_at >= %s)
 ORDER BY attempt.id
 """
 _RUNNING_OUT: Final = f"""
-SELECT {_WHOSE} WHERE attempt.is_live AND EXISTS ({_ENTRY})
+SELECT {_WHOSE} WHERE attempt.is_live AND EXISTS ({_ENTRY} AND entry.kind = 'hold')
     AND NOT EXISTS ({_ENTRY} AND entry.kind = 'hold' AND entry.ends_at > %s)
-ORDER BY attempt.id
-"""
-_WITHOUT: Final = f"""
-SELECT {_WHOSE} WHERE attempt.is_live AND attempt.scheduled_at < %s AND NOT EXISTS ({_ENTRY})
 ORDER BY attempt.id
 """
 _STALE: Final = """
@@ -86,13 +78,16 @@ def extend_holds(*, now: datetime | None = None) -> int:
 
 
 def heal_ledger(*, now: datetime | None = None) -> int:
-    """Repair what a crash or a manual change left: live attempts without a hold, and holds of ended attempts."""
+    """Repair what a crash or a manual change left: live attempts without a hold, and holds of ended attempts.
+
+    Without a hold are also those on which a budget began to count as they started: a project that has moved.
+    """
     now = now or timezone.now()
-    without = run(_WITHOUT, [now - YOUNG])
-    healed = _in_batches(without, lambda batch: _hold_again(batch, now))
+    without = run(WITHOUT_HOLD.format(before="%s"), [now - YOUNG])
+    healed = _in_batches(without, lambda batch: hold_running(batch, now=now, drift=True))
     for attempt_id, number, project_id, user_id, ended_at, _ in run(_STALE, [now - LOOK_BACK, None]):
         with transaction.atomic():
-            _lock([attempt_id])
+            lock([attempt_id])
             still = run(_STALE, [now - LOOK_BACK, attempt_id])
             if not still:
                 continue  # another process has repaired it meanwhile
@@ -101,16 +96,13 @@ def heal_ledger(*, now: datetime | None = None) -> int:
             lines, books = ledger.charges([whose], at=ended_at)
             if not lines:
                 continue
-            run_together(*ledger.write([line._replace(reason=_HEALED) for line in lines], books, at=now))
+            run_together(*ledger.write([line._replace(reason=FOUND) for line in lines], books, at=now))
             record_drift(
                 [Mismatch(DriftKind.STALE_HOLD, f"job {number}: seconds held after the end", seconds, 0, project_id)],
-                reason=_HEALED, repaired=True,
+                reason=FOUND, repaired=True,
             )  # fmt: skip
             healed += 1
     return healed
-
-
-_HEALED: Final = "found by the reconciler"
 
 
 def _in_batches(rows: Sequence[Any], write: Callable[[Sequence[Any]], int]) -> int:
@@ -123,18 +115,8 @@ def _in_batches(rows: Sequence[Any], write: Callable[[Sequence[Any]], int]) -> i
 
 def _still_live(rows: Sequence[Any]) -> list[Any]:
     """Lock what settling would lock, and answer the attempts that are still live."""
-    states = _lock([row[0] for row in rows])
-    return [row for row in rows if states.get(row[0]) in _LIVE]
-
-
-def _lock(attempt_ids: Sequence[int]) -> dict[int, str]:
-    """Lock budget periods, then attempts, so that other writers of their lines wait. Answers their states."""
-    ledger.lock_periods(attempt_ids)
-    rows = run(
-        "SELECT id, state FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE",
-        [int_array(attempt_ids)],
-    )
-    return {row[0]: row[1] for row in rows}
+    still = lock([row[0] for row in rows])
+    return [row for row in rows if row[0] in still]
 
 
 def _charge(rows: Sequence[Any], until: datetime) -> int:
@@ -152,11 +134,12 @@ def _extend(rows: Sequence[Any], until: datetime) -> int:
     if not rows:
         return 0
     endings = [ledger.Ending(attempt, number, project, user) for attempt, number, project, user in rows]
-    entries, books = ledger.read(endings)
+    accounts = ledger.read(endings)
+    books = accounts.books
     until_s = int(until.timestamp())
     lines = []
     for e in endings:
-        own = entries[e.attempt_id]
+        own = accounts.entries[e.attempt_id]
         begin_s = min(entry.from_s for entry in own)  # the last extension may be days ago
         cuts = {edge for terms in books.of(e.project_id) for edge in terms.cuts(begin_s, until_s)}
         for entry in core.more_hold(own, until_s=until_s, cuts=cuts, prices=books.prices):
@@ -165,30 +148,3 @@ def _extend(rows: Sequence[Any], until: datetime) -> int:
     if statements:
         run_together(*statements)
     return len(rows)
-
-
-def _hold_again(rows: Sequence[Any], now: datetime) -> int:
-    """Holds of attempts that have none, from what they hold; the moment is that of the allocation."""
-    if not rows:
-        return 0
-    held = ledger.rates_held([row[0] for row in rows])
-    _, books = ledger.read([ledger.Ending(*row) for row in rows])
-    lines, found = [], []
-    for attempt_id, number, project_id, user_id in rows:
-        if attempt_id not in held:
-            continue
-        rates, held_at, seconds = held[attempt_id]
-        at_s = int(held_at.timestamp())
-        seconds = max(seconds or 0, int(now.timestamp()) - at_s + settings.LEDGER_OPEN_HOLD_SECONDS)
-        cuts = {edge for terms in books.of(project_id) for edge in terms.cuts(at_s, at_s + seconds)}
-        for entry in core.hold(rates, at_s=at_s, seconds=seconds, cuts=cuts, prices=books.prices):
-            lines.append(ledger.Line(project_id, user_id, number, attempt_id, entry, _HEALED))
-        found.append(
-            Mismatch(DriftKind.MISSING_HOLD, f"job {number}: seconds reserved", 0, seconds, project_id)
-        )
-    statements = ledger.write(lines, books, at=now)
-    if statements:
-        with ledger.whatever_is_so():
-            run_together(*statements)
-    record_drift(found, reason=_HEALED, repaired=True)
-    return len(found)

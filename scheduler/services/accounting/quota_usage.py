@@ -8,9 +8,11 @@ from typing import Final, NamedTuple
 
 from django.db.models import Count, Sum
 
+from quotas.core.ledger import Entry
 from quotas.core.limits import PENDING_JOBS, RUNNING_JOBS
 from quotas.models import Quota
 from scheduler.models import Allocation, Attempt, Job
+from scheduler.services.accounting import holds
 from scheduler.state.db.sql import Rows, run, select_together
 from scheduler.state.load.quota_rows import Lines, amount_held, load_lines
 
@@ -75,6 +77,13 @@ class HeldAllocations:
         for project_id, jobs in running:
             amounts.setdefault(project_id, {})["running_jobs"] = jobs
         return amounts
+
+    def hold_running(self) -> int:
+        return holds.hold_all_running()
+
+    def to_hold(self, project_ids: Iterable[int]) -> list[Entry]:
+        """By prices of today, for jobs whose projects have no budget yet."""
+        return holds.to_hold(project_ids)
 
     def line_usage(self, line_ids: Iterable[int]) -> Mapping[int, int]:
         """What each line counts, from allocations, live attempts and pending jobs.

@@ -142,7 +142,7 @@ def _correct(ids: Sequence[int], since: datetime, now: datetime) -> int:
     if not found:
         return 0
     endings = [ledger.Ending(w.attempt_id, w.job_number, w.project_id, w.user_id) for w in found]
-    _, books = ledger.read(endings)
+    books = ledger.read(endings).books
     rates = ledger.rates_held([w.attempt_id for w in found])
     lines = [
         ledger.Line(*wrong.whose, entry, REASON)

@@ -1,4 +1,8 @@
-"""Ledger rows of attempts: written as they start and end, in the same transaction, with their budgets' counters."""
+"""Ledger rows of attempts: written as they start and end, in the same transaction, with their budgets' counters.
+
+Where a budget counts, a start sets aside, and the end charges and gives back. Where none does, an attempt has one line:
+what it was charged at its end (and one for each midnight that it ran over).
+"""
 
 from __future__ import annotations
 
@@ -122,13 +126,15 @@ def holds(
     model_of: Mapping[int, str],
     at: datetime,
 ) -> list[Line]:
-    """What these starts set aside; `moved` are their jobs, each with its new attempt."""
+    """What these starts set aside; `moved` are their jobs, each with its new attempt. Without a budget, nothing."""
     at_s = int(at.timestamp())
     of = {start.job_id: start for start in starts}
     # Jobs that ask the same in one project set the same aside.
     known_entries: dict[tuple[Any, ...], list[Entry]] = {}
     lines = []
     for job in moved:
+        if not known.of(job.project_id):
+            continue
         start, until_s = of[job.number], at_s + seconds[job.number]
         given = tuple(
             [(p.gpu_millis, *[model_of.get(d, "") for d in p.device_ids]) for p in start.placements]
@@ -163,33 +169,43 @@ def lock_periods(attempt_ids: Sequence[int]) -> None:
     ask(PERIODS_OF_ATTEMPTS, [int_array(attempt_ids), int_array(attempt_ids)])
 
 
+class Accounts(NamedTuple):
+    """What charging attempts reads: the entries of each, what each holds, and what writing more needs to know."""
+
+    entries: Mapping[int, list[Entry]]
+    runs: Mapping[int, ledger.Run]
+    books: Books
+
+
 class ReadAnswer(NamedTuple):
     """What `ask_ledger` found, once its batch was sent."""
 
     entries: Answer[list[EntryRow]]
+    held: Answer[list[HeldRow]]
     budgets: Answer[list[BudgetRow]]
     prices: Answer[list[PriceRow]]
 
-    def read(self) -> tuple[Mapping[int, list[Entry]], Books]:
-        """The entries of each attempt, and what writing more needs to know."""
+    def read(self) -> Accounts:
+        """What was found, by attempt."""
         of: defaultdict[int, list[Entry]] = defaultdict(list)
         for row in self.entries.read():
             of[row.attempt_id].append(row.entry())
-        return of, books(self.budgets.read(), [row.price() for row in self.prices.read()])
+        runs = {attempt: held.run() for attempt, held in _rates_held(self.held.read()).items()}
+        return Accounts(of, runs, books(self.budgets.read(), [row.price() for row in self.prices.read()]))
 
 
 def ask_ledger(batch: Batch, endings: Sequence[Ending]) -> ReadAnswer:
     """Add to a batch what charging these attempts reads."""
+    attempts = int_array(e.attempt_id for e in endings)
     return ReadAnswer(
-        batch.add(
-            ENTRIES, [int_array(e.job_number for e in endings), int_array(e.attempt_id for e in endings)]
-        ),
+        batch.add(ENTRIES, [int_array(e.job_number for e in endings), attempts]),
+        batch.add(HELD, [attempts]),
         batch.add(BUDGETS, [int_array({e.project_id for e in endings}), _EPOCH]),
         batch.add(PRICES),
     )
 
 
-def read(endings: Sequence[Ending]) -> tuple[Mapping[int, list[Entry]], Books]:
+def read(endings: Sequence[Ending]) -> Accounts:
     """The entries that these attempts have, and what writing more needs to know."""
     batch = Batch()
     answer = ask_ledger(batch, endings)
@@ -199,25 +215,21 @@ def read(endings: Sequence[Ending]) -> tuple[Mapping[int, list[Entry]], Books]:
 
 def charges(endings: Sequence[Ending], *, at: datetime, final: bool = True) -> tuple[list[Line], Books]:
     """What these attempts are charged until now, and at their end given back."""
-    of, known = read(endings)
-    return charged(endings, of, known, at=at, final=final), known
+    accounts = read(endings)
+    return charged(endings, accounts, at=at, final=final), accounts.books
 
 
-def charged(
-    endings: Sequence[Ending],
-    of: Mapping[int, list[Entry]],
-    known: Books,
-    *,
-    at: datetime,
-    final: bool = True,
-) -> list[Line]:
+def charged(endings: Sequence[Ending], accounts: Accounts, *, at: datetime, final: bool = True) -> list[Line]:
     """The same, from what was read."""
-    until_s = int(at.timestamp())
+    until_s, prices = int(at.timestamp()), accounts.books.prices
     lines: list[Line] = []
     for ending in endings:
-        own = of.get(ending.attempt_id, [])
+        own, held = accounts.entries.get(ending.attempt_id, []), accounts.runs.get(ending.attempt_id)
+        if held is None or ledger.is_set_aside(own):
+            new = ledger.charge(own, until_s=until_s, final=final, prices=prices)
+        else:
+            new = ledger.charge_run(held, own, until_s=until_s, final=final, prices=prices)
         whose = (ending.project_id, ending.user_id, ending.job_number, ending.attempt_id)
-        new = ledger.charge(own, until_s=until_s, final=final, prices=known.prices)
         lines += [Line(*whose, entry) for entry in new]
         if ending.forgiven:
             lines += [Line(*whose, entry, ending.forgiven) for entry in ledger.forgive([*own, *new])]
@@ -277,18 +289,28 @@ def _given_back(
 
 
 class HeldRates(NamedTuple):
-    """What an attempt holds by its allocations, by GPU model; since when, and the time limit of its job."""
+    """What an attempt holds by its allocations, by GPU model; since when, and the time limit of its job (0 = none)."""
 
     rates: list[Rates]
     held_at: datetime
     limit_seconds: int
 
+    def run(self) -> ledger.Run:
+        """The same in seconds since 1970."""
+        from_s = int(self.held_at.timestamp())
+        return ledger.Run(self.rates, from_s, from_s + self.limit_seconds if self.limit_seconds else None)
+
 
 def rates_held(attempt_ids: Sequence[int]) -> dict[int, HeldRates]:
     """What these attempts hold."""
+    rows: list[HeldRow] = fetch(HELD, [int_array(attempt_ids)])
+    return _rates_held(rows)
+
+
+def _rates_held(rows: Iterable[HeldRow]) -> dict[int, HeldRates]:
     by_model: defaultdict[int, dict[str, _Sum]] = defaultdict(dict)
     first: dict[int, HeldRow] = {}
-    for row in fetch(HELD, [int_array(attempt_ids)]):
+    for row in rows:
         first.setdefault(row.attempt_id, row)
         own = by_model[row.attempt_id].setdefault(row.models[0] if row.models else "", _Sum())
         own.cpu_millis += row.cpu_millis
@@ -335,6 +357,7 @@ _OF_ENTRY: Final[dict[str, tuple[str, Callable[[Entry], Any]]]] = {
     "charged_seconds": ("bigint", lambda entry: entry.charged_seconds),
     "held_micros": ("bigint", lambda entry: entry.held_micros),
     "charged_micros": ("bigint", lambda entry: entry.charged_micros),
+    "unused_seconds": ("bigint", lambda entry: entry.unused_seconds),
     "starts_at": ("bigint", lambda entry: entry.from_s),
     "ends_at": ("bigint", lambda entry: entry.until_s),
 }
@@ -360,11 +383,15 @@ def _values(lines: Sequence[Line]) -> list[str]:
         row = known.get(id(line.entry))
         if row is None:
             row = known[id(line.entry)] = tuple(
-                text_item(value(line.entry)) if kind == "text" else str(value(line.entry))
+                text_item(value(line.entry)) if kind == "text" else _number(value(line.entry))
                 for kind, value in _OF_ENTRY.values()
             )
         rows.append(row)
     return of_lines + [f"{{{','.join(column)}}}" for column in zip(*rows, strict=True)]
+
+
+def _number(value: int | None) -> str:
+    return "NULL" if value is None else str(value)
 
 
 #: A budget made while a job ran did not count its hold: the counter never goes below nothing.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.conf import settings
 
-from quotas.core.ledger import Entry
 from scheduler.core.lifecycle import AttemptState, StopReason
 from scheduler.state.db.sql import Statement
 from scheduler.state.ledger import ledger
-from scheduler.state.ledger.ledger import Books
+from scheduler.state.ledger.ledger import Accounts
 from scheduler.state.settle.element_charges import EndedElementRow, by_element
 from scheduler.state.settle.locked_attempts import AttemptRow
 from scheduler.state.settle.outcomes import Outcome
@@ -35,14 +34,14 @@ def ending_of(outcome: Outcome) -> ledger.Ending:
 def charge_statements(
     attempts: Sequence[AttemptRow],
     endings: Sequence[ledger.Ending],
-    entries: Mapping[int, list[Entry]],
-    known: Books,
+    accounts: Accounts,
     elements: Sequence[EndedElementRow],
     *,
     at: datetime,
 ) -> list[Statement]:
-    """What writes the use of each attempt into the ledger; `entries` are those that it has so far."""
-    lines = by_element(ledger.charged(endings, entries, known, at=at), elements)
+    """What writes the use of each attempt into the ledger; `accounts` are of all of them."""
+    known = accounts.books
+    lines = by_element(ledger.charged(endings, accounts, at=at), elements)
     suspended = {a.id for a in attempts if a.was_suspended}
     if suspended:
         some = [ending for ending in endings if ending.attempt_id in suspended and not ending.forgiven]

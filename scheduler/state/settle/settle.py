@@ -211,15 +211,14 @@ def _write(outcomes: Sequence[Outcome], lines: Lines, at: datetime, before: Sequ
     endings = [charges.ending_of(outcome) for outcome in outcomes]
     batch = Batch()
     rows = batch.add(release.RELEASE, release.parameters(attempts, at), which="")
-    books = ledger.ask_ledger(batch, endings)
+    accounts = ledger.ask_ledger(batch, endings)
     elements = ask_elements(batch, [a.id for a in attempts])
     batch.send(ask_together)
     released = release.released_by(attempts, [*before, *rows.read()])
-    entries, known = books.read()
     ask_together(
         *released.statements(),
         *release.quota_statements(attempts, released.of_attempts, lines),
-        *charges.charge_statements(attempts, endings, entries, known, elements.read(), at=at),
+        *charges.charge_statements(attempts, endings, accounts.read(), elements.read(), at=at),
         written.attempt_statement(outcomes),
         written.job_statement(outcomes),
         *event_statements(*unzipped(written.events_of(outcomes))),

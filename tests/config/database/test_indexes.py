@@ -44,7 +44,7 @@ def test_no_index_of_a_job_names_what_a_move_changes() -> None:
         if " ON public.scheduler_job USING" in text
     }
 
-    assert len(named) == 10
+    assert len(named) == 7
     assert not any(named.values()), named
 
 

@@ -11,6 +11,8 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
+from quotas.models import LedgerEntry
+from quotas.services.budgets import make_budget
 from scheduler.core.lifecycle import PUBLIC, JobState, PublicState
 from scheduler.models import Attempt, Job
 from scheduler.models import job as job_model
@@ -20,6 +22,7 @@ from scheduler.state.apply import apply_starts
 from scheduler.state.settle import charges, outcomes, release, settle
 from tests.scheduler.portal import submit_many
 from tests.scheduler.state.small import SmallWorld, broken_invariants
+from tests.support.factories import OperatorFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -29,9 +32,14 @@ NOTHING: Final = ("SELECT 1 WHERE false", [])
 Patch = pytest.MonkeyPatch
 
 
-def a_gang_starts_and_ends() -> list[str]:
+def a_gang_starts_and_ends(*, budget: bool = False) -> list[str]:
     """What contradicts itself once a gang of two and a job that runs on have started, and once the gang has ended."""
     world = SmallWorld()
+    if budget:
+        make_budget(
+            subject=world.project, name="GPUs", resource="gpu_milli_seconds", amount=10**12, period="month",
+            by=OperatorFactory(), reason="as agreed",
+        )  # fmt: skip
     for name in ("n1", "n2"):
         world.node(name, cpu_millis=4000, gpus=2)
     for resource in ("gpu_millis", "cpu_millis", "running_jobs"):
@@ -47,11 +55,14 @@ def a_gang_starts_and_ends() -> list[str]:
         settle.end_attempt(attempt_id=attempt.pk, epoch=attempt.epoch, lost_text="gone", at=later)
     except IntegrityError as refused:  # the database has seen it first
         found.append(str(refused))
+    if not LedgerEntry.objects.filter(attempt_id=attempt.pk, kind="charge").exists():
+        found.append("nothing is charged")
     return found + broken_invariants()
 
 
-def test_nothing_contradicts_itself() -> None:
-    assert a_gang_starts_and_ends() == []
+@pytest.mark.parametrize("budget", [False, True])
+def test_nothing_contradicts_itself(budget: bool) -> None:
+    assert a_gang_starts_and_ends(budget=budget) == []
 
 
 def _one_task_less(name: str) -> Callable[[Patch], None]:
@@ -90,7 +101,8 @@ MUTANTS: Final[dict[str, tuple[Callable[[Patch], None], str]]] = {
     "I5: an attempt goes on without its job": (_no(outcomes, "attempt_statement"), "with 1 live attempts"),
     "I6: what is over keeps what it held": (_nothing_is_released, "is over and holds"),
     "I7: a gang's tasks are written in part": (_one_task_less("insert_tasks"), "runs in part"),
-    "I8: nobody is charged": (_no(charges, "charge_statements", []), "seconds aside"),
+    "I8: nobody is charged": (_no(charges, "charge_statements", []), "nothing is charged"),
+    "I8: what was set aside stays so": (_no(charges, "charge_statements", []), "seconds aside"),
 }  # fmt: skip
 
 
@@ -99,7 +111,7 @@ def test_a_broken_rule_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) 
     breaks, says = MUTANTS[mutant]
     breaks(monkeypatch)
 
-    assert any(says in text for text in a_gang_starts_and_ends())
+    assert any(says in text for text in a_gang_starts_and_ends(budget=says == "seconds aside"))
 
 
 def accepted_and_counted() -> tuple[int, int]:

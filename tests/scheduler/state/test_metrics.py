@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from prometheus_client.metrics_core import Metric
 
+from quotas.models import Budget
 from scheduler import metrics
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Job, Node, Task
@@ -69,7 +71,19 @@ BREAKS: dict[str, tuple[str, Callable[[], Any]]] = {
         "I5", lambda: Job.objects.filter(state="queued").update(state=JobState.RUNNING)
     ),
     "something held by what is over": ("I6", lambda: Attempt.objects.update(state="failed")),
+    "a run on a budget without a hold": ("I8", lambda: a_budget_that_was_there()),
 }  # fmt: skip
+
+
+def a_budget_that_was_there() -> None:
+    """And counted nothing when the attempt began, an hour ago."""
+    now = timezone.now()
+    budget = Budget.objects.create(
+        name="GPUs", project=Job.objects.first().project, resource="gpu_milli_seconds", amount=1, period="month",
+        starts_at=now,
+    )  # fmt: skip
+    Budget.objects.filter(pk=budget.pk).update(created_at=now - timedelta(hours=2))
+    Attempt.objects.update(scheduled_at=now - timedelta(hours=1))
 
 
 def hold_again() -> None:

@@ -72,16 +72,16 @@ def test_what_limits_a_person_everywhere_is_for_that_person(as_user, tree) -> No
     assert "Vision" not in as_user(tree.cast.stranger).get(reverse("quota")).content.decode()
 
 
-def test_a_figure_opens_to_the_rows_behind_it(as_user, tree) -> None:
+def test_a_figure_opens_to_what_counted_on_it(as_user, tree) -> None:
     NodeFactory(gpus=1, gpus__model="NVIDIA H100 80GB HBM3")
     for model in ("NVIDIA H100 80GB HBM3", "A100"):
         began = timezone.now() - timedelta(hours=1)
-        a_life(tree.cast.project, tree.cast.owner, began=began, used=None, model=model)
+        a_life(tree.cast.project, tree.cast.owner, began=began, used=3600, model=model)
     client = as_user(tree.cast.owner)
     page = client.get(reverse("quota")).content.decode()
 
-    for line, count in ((tree.model, 1), (tree.lab, 2)):
+    for line, hours in ((tree.model, "1"), (tree.lab, "2")):
         row = re.search(rf'<tr data-line="{line.pk}">.*?href="([^"]+)"', page, re.S)
         assert row is not None
-        rows = client.get(row.group(1).replace("&amp;", "&")).content.decode()
-        assert f"<h2>{count} {'entries' if count > 1 else 'entry'}</h2>" in rows
+        usage = client.get(row.group(1).replace("&amp;", "&")).content.decode()
+        assert f"<b>{hours}</b><span>GPU-hours" in usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from infra import notifications
-from quotas.models import ProviderState, Quota
+from quotas.models import Budget, ProviderState, Quota
+from quotas.services.budgets import open_periods
 from scheduler import outbox
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import AttemptState, JobState, NodeState, TaskState
@@ -130,7 +131,15 @@ def test_everybody_concerned_is_told(world: SmallWorld, monkeypatch: pytest.Monk
     }  # fmt: skip
 
 
-def test_a_hundred_starts_take_one_statement_a_table(world: SmallWorld) -> None:
+@pytest.mark.parametrize("budget", [False, True])
+def test_a_hundred_starts_take_one_statement_a_table(world: SmallWorld, budget: bool) -> None:
+    if budget:
+        open_periods(
+            Budget.objects.create(
+                name="CPU time", project=world.project, resource="cpu_milli_seconds", amount=10**15, period="month",
+                starts_at=datetime(2026, 1, 1, tzinfo=UTC),
+            )
+        )  # fmt: skip
     for number in range(8):
         world.node(f"n{number}", cpu_millis=32_000, gpus=4)
     world.quota("cpu_millis", 1_000_000)
@@ -146,7 +155,8 @@ def test_a_hundred_starts_take_one_statement_a_table(world: SmallWorld) -> None:
     text = " ".join(query["sql"] for query in captured)
     tables = re.findall(r"(?:INSERT INTO|UPDATE) ((?:scheduler|quotas)_\w+)", text)
     assert sorted(tables) == [
-        "quotas_ledgerentry", "quotas_quota", "scheduler_attempt", "scheduler_device", "scheduler_job",
+        *(["quotas_budgetperiod", "quotas_ledgerentry"] if budget else []),
+        "quotas_quota", "scheduler_attempt", "scheduler_device", "scheduler_job",
         "scheduler_jobevent", "scheduler_node", "scheduler_task",
     ]  # fmt: skip
 

@@ -12,13 +12,15 @@ from django.db import Error, IntegrityError, connection, transaction
 from django.db.models import F
 from django.test import override_settings
 
-from accounts.models import AuditEvent
+from accounts.models import AuditEvent, Project
 from quotas.core.ledger import Entry, Kind
 from quotas.core.periods import Period
 from quotas.core.pricing import Rates
 from quotas.models import Budget, BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, OnSpent, PriceRow
 from quotas.selectors.budgets import sum_of_period, terms_of
-from quotas.services.budgets import change_budget, open_periods
+from quotas.selectors.usage import usage
+from quotas.services.budget_impact import impact_of_budget
+from quotas.services.budgets import change_budget, make_budget, open_periods
 from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import LIVE_TASK, TaskState
 from scheduler.models import Allocation, Attempt, Job, Task
@@ -29,7 +31,7 @@ from scheduler.state.db.sql import run_together
 from scheduler.state.ledger import ledger
 from scheduler.state.settle.settle import end_attempt, settle_many
 from tests.scheduler.state.small import SmallWorld, broken_invariants, broken_ledger
-from tests.support.factories import OperatorFactory
+from tests.support.factories import OperatorFactory, OrganizationFactory
 from tests.support.locks import Apart
 from tests.support.roles import as_owner, as_owner_without
 
@@ -84,6 +86,7 @@ def sums(job: Job) -> tuple[int, int]:
 
 
 def test_a_start_sets_aside_what_was_asked_and_the_end_charges_what_was_used(world: SmallWorld) -> None:
+    a_budget(world, 10**12)
     job, attempt = started(world, tasks=2, cpu_millis=1000)
     held = LedgerEntry.objects.get(job_number=job.number)
 
@@ -106,11 +109,103 @@ def test_the_longest_name_of_a_model_is_charged_whole(world: SmallWorld) -> None
     assert {entry.gpu_model for entry in LedgerEntry.objects.filter(job_number=job.number)} == {name}
 
 
+@pytest.mark.parametrize(("after", "unused"), [(0, HOUR), (600, HOUR - 600), (HOUR + 5, 0)])
+def test_without_a_budget_a_run_has_one_line_that_says_what_it_did_not_use(
+    world: SmallWorld, after: int, unused: int
+) -> None:
+    job, attempt = started(world, tasks=2, cpu_millis=1000)
+    assert not LedgerEntry.objects.exists()
+
+    ended(attempt, after=after)
+
+    line = LedgerEntry.objects.get()
+    assert (line.kind, line.gpu_model, line.gpu_millis, line.cpu_millis) == (Kind.CHARGE, "H100", 2000, 2000)
+    assert (line.charged_seconds, line.unused_seconds, line.held_seconds) == (after, unused, 0)
+    assert (line.job_number, line.attempt_id, line.user) == (job.number, attempt.pk, world.person)
+    found = usage(LedgerEntry.objects.all())[0]
+    assert (found.gpu_milli_seconds, found.unused_gpu_milli_seconds) == (2000 * after, 2000 * unused)
+    assert broken_invariants() == []
+
+
+def test_without_a_budget_nothing_is_said_of_a_run_without_a_limit_but_what_it_used(
+    world: SmallWorld,
+) -> None:
+    _, attempt = started(world, time_limit_seconds=None)
+
+    assert charging.extend_holds(now=attempt.scheduled_at + timedelta(days=3)) == 0
+    ended(attempt, after=100)
+
+    line = LedgerEntry.objects.get()
+    assert (line.kind, line.charged_seconds, line.unused_seconds) == (Kind.CHARGE, 100, None)
+
+
+def test_without_a_budget_each_day_is_charged_at_midnight(world: SmallWorld) -> None:
+    job, attempt = started(world, time_limit_seconds=30 * HOUR)
+    tomorrow = attempt.scheduled_at + timedelta(days=1)
+
+    assert charging.charge_running(now=tomorrow) == 1
+    assert charging.charge_running(now=tomorrow) == 0
+    ended(attempt, after=29 * HOUR)
+
+    lines = list(LedgerEntry.objects.order_by("id"))
+    assert {line.kind for line in lines} == {Kind.CHARGE}
+    assert [line.unused_seconds for line in lines] == [None] * (len(lines) - 1) + [HOUR]
+    assert sums(job) == (0, 29 * HOUR * 1000)
+    assert broken_ledger() == []
+
+
+@pytest.mark.parametrize("charged_before", [False, True])
+def test_a_budget_sets_aside_for_what_runs_when_it_is_made(world: SmallWorld, charged_before: bool) -> None:
+    job, attempt = started(world, time_limit_seconds=80 * HOUR)
+    end = int(attempt.scheduled_at.timestamp()) + 80 * HOUR
+    began = int(attempt.scheduled_at.timestamp())
+    if charged_before:
+        charging.charge_running(now=attempt.scheduled_at + timedelta(days=1))
+        began += began % 86_400 and 86_400 - began % 86_400
+    admin = OperatorFactory()
+    words = {"subject": world.project, "resource": "gpu_milli_seconds", "period": "window"}
+    ends = datetime.fromtimestamp(end - end % 86_400 + 20 * 86_400, tz=UTC)
+    begins = attempt.scheduled_at.replace(hour=0, minute=0, second=0, microsecond=0)
+    expected = impact_of_budget(
+        None, subject=world.project, resource="gpu_milli_seconds", amount=10**6, on_spent="refuse"
+    ).taken
+
+    budget = make_budget(
+        **words, name="GPUs", amount=10**6, starts_at=begins, ends_at=ends, by=admin, reason="as agreed"
+    )
+
+    row = budget.periods.get()
+    assert row.held == (end - began) * 1000 > row.amount
+    assert row.held + row.charged == expected
+    assert (charging.heal_ledger(), check_budgets()) == (0, 0)
+    assert not DriftFinding.objects.exists()
+    ended(attempt, after=30 * HOUR)
+    row.refresh_from_db()
+    assert (row.held, row.charged, sums(job)) == (0, 30 * HOUR * 1000, (0, 30 * HOUR * 1000))
+    assert broken_invariants() == []
+
+
+def test_a_project_that_comes_under_a_budget_sets_aside_for_what_runs(world: SmallWorld) -> None:
+    job, attempt = started(world)
+    elsewhere = OrganizationFactory()
+    a_budget(world, 10**12, project=None, organization=elsewhere)
+    later = attempt.scheduled_at + timedelta(seconds=60)
+    assert charging.heal_ledger(now=later) == 0
+
+    Project.objects.filter(pk=world.project.pk).update(organization=elsewhere)
+    assert charging.heal_ledger(now=later) == 1
+
+    assert sums(job) == (HOUR * 1000, 0)
+    assert not DriftFinding.objects.exists()  # the budget is younger than the attempt
+    assert LedgerEntry.objects.get().reason == "its budget began to count while it ran"
+
+
 def test_money_follows_the_price_list(world: SmallWorld) -> None:
     PriceRow.objects.create(
         resource="gpu_millis", gpu_model="H100", micros_per_hour=2_000_000,
         valid_from=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
+    a_budget(world, 10**12)
     job, attempt = started(world)
 
     ended(attempt, after=1800)
@@ -162,6 +257,7 @@ def test_usage_is_the_same_by_user_by_project_by_model_and_by_allocation(world: 
 
 
 def test_entries_cannot_be_altered(world: SmallWorld) -> None:
+    a_budget(world, 10**12)
     started(world)
 
     for change in (
@@ -261,6 +357,7 @@ def test_what_runs_over_midnight_is_charged_for_the_day_and_the_rest_at_its_end(
 
 
 def test_a_job_without_a_limit_holds_more_before_its_hold_is_used_up(world: SmallWorld) -> None:
+    a_budget(world, 10**12)
     job, attempt = started(world, time_limit_seconds=None)
     assert sums(job) == (HOUR * 1000, 0)
 
@@ -273,17 +370,18 @@ def test_a_job_without_a_limit_holds_more_before_its_hold_is_used_up(world: Smal
 
 
 def test_what_is_held_anew_after_days_of_silence_counts_in_each_period(world: SmallWorld) -> None:
+    edge = datetime.now(UTC) + timedelta(days=1)
+    terms = {"period": Period.WINDOW, "starts_at": edge - timedelta(days=9)}
+    first = a_budget(world, 10**12, **terms, ends_at=edge)
     job, attempt = started(world, time_limit_seconds=None)
     began = attempt.scheduled_at
-    edge = began + timedelta(days=1)
-    terms = {"period": Period.WINDOW, "starts_at": began - timedelta(days=9)}
-    first = a_budget(world, 10**12, **terms, ends_at=edge)
     second = a_budget(world, 10**12, **terms | {"starts_at": edge}, ends_at=edge + timedelta(days=30))
 
     assert charging.extend_holds(now=began + timedelta(days=5)) == 1
 
     held = {row.budget_id: row.held for row in BudgetPeriod.objects.all()}
-    assert held == {first.pk: 24 * HOUR * 1000, second.pk: (4 * 24 + 1) * HOUR * 1000}
+    before = int(edge.timestamp()) - int(began.timestamp())
+    assert held == {first.pk: before * 1000, second.pk: ((5 * 24 + 1) * HOUR - before) * 1000}
     assert sums(job) == ((5 * 24 + 1) * HOUR * 1000, 0)
 
 
@@ -334,6 +432,7 @@ def test_a_budget_that_is_to_end_sooner_keeps_the_sums_of_what_is_left_of_its_pe
 
 def test_an_attempt_without_a_hold_gets_one_and_a_stale_hold_ends(world: SmallWorld) -> None:
     budget = a_budget(world, 10**12)
+    Budget.objects.update(created_at=datetime.now(UTC) - timedelta(days=1))
     job, attempt = started(world, tasks=2)
     gone, other = started(world)
     with as_owner_without("quotas.LedgerEntry:ledger_only_rolled_up"):
@@ -410,6 +509,7 @@ def test_two_planners_at_once_never_overspend_a_budget(world: SmallWorld) -> Non
 
 @pytest.mark.django_db(transaction=True)
 def test_two_that_heal_at_once_charge_once(world: SmallWorld) -> None:
+    a_budget(world, 10**12)
     job, attempt = started(world)
     ended_at = attempt.scheduled_at + timedelta(seconds=40)
     Attempt.objects.filter(pk=attempt.pk).update(state="failed", ended_at=ended_at)
