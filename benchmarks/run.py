@@ -26,7 +26,7 @@ ROOT: Final = HERE.parent
 #: Modules of benchmarks; each registers its own when it is imported.
 MODULES: Final = (
     "core", "explaining", "mixed", "fairness", "openb", "sim", "at_rest", "keeper", "state", "e2e", "elements",
-    "written", "versus_slurm", "versus_peers", "live", "listing", "pages", "pending",
+    "written", "cpu", "versus_slurm", "versus_peers", "live", "listing", "pages", "pending",
 )  # fmt: skip
 
 
