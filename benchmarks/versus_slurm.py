@@ -44,13 +44,12 @@ def versus_slurm() -> Figures:
         _let_in(slurm)
         running = portal()
         running.start_agents(NODES, cpus=CPUS)
-        client = running.client()
-        together(client, "beside Slurm, to warm up")
+        together(running.client(), "beside Slurm, to warm up")
         _array(slurm)
         ours, theirs, beside_us, beside_them = [], [], [], []
         for number in range(REPEATS):
             idle, began = _daemons_ms(slurm), time.perf_counter()
-            ours.append(TOGETHER / together(client, f"beside Slurm, {number}"))
+            ours.append(TOGETHER / together(running.client(), f"beside Slurm, {number}"))
             beside_us.append((_daemons_ms(slurm) - idle) / (time.perf_counter() - began) / 10)
             idle, began = _portal_ms(running), time.perf_counter()
             theirs.append(TOGETHER / _array(slurm))
