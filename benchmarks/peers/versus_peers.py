@@ -88,12 +88,11 @@ def _in_turns(peer: Peer) -> tuple[list[float], list[float]]:
         with _Running(python, peer, folder) as theirs_runs:
             running = portal()
             running.start_agents(NODES, cpus=CPUS)
-            client = running.client()
-            together(client, f"beside {peer.name}, to warm up", PROGRAMS)
+            together(running.client(), f"beside {peer.name}, to warm up", PROGRAMS)
             theirs_runs.seconds_for(PROGRAMS)
             ours, theirs = [], []
             for number in range(REPEATS):
-                ours.append(PROGRAMS / together(client, f"beside {peer.name}, {number}", PROGRAMS))
+                ours.append(PROGRAMS / together(running.client(), f"beside {peer.name}, {number}", PROGRAMS))
                 theirs.append(PROGRAMS / theirs_runs.seconds_for(PROGRAMS))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -46,7 +46,7 @@ def at_rest() -> Figures:
 def pss_by_name(running: Portal) -> dict[str, list[float]]:
     """MiB of each process, under the name of the file in run/ that has its number."""
     found: dict[str, list[float]] = defaultdict(list)
-    for pid, name in _processes(running).items():
+    for pid, name in processes_by_name(running).items():
         with contextlib.suppress(psutil.NoSuchProcess):
             try:
                 size = psutil.Process(pid).memory_full_info().pss
@@ -56,7 +56,7 @@ def pss_by_name(running: Portal) -> dict[str, list[float]]:
     return found
 
 
-def _processes(running: Portal) -> dict[int, str]:
+def processes_by_name(running: Portal) -> dict[int, str]:
     """Number and name of the supervisor, of all below it, of the agents and of their keepers."""
     state, stack = running.stack.state, running.stack
     assert stack.popen is not None

@@ -9,15 +9,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 
+from benchmarks.registry import note
 from config.up.servers import roles
 from config.up.state import StateFolder
 from tests.support.stack import ROOT, Stack, scratch_state, wait_until
@@ -121,12 +124,27 @@ class Client:
 @cache
 def portal() -> Portal:
     """Start it once for all benchmarks that need one; it ends with this process."""
-    running = Portal(Stack(scratch_state("bench"), ["--nodes", "0", "--no-demo"]))
+    running = Portal(Stack(_state_folder(), ["--nodes", "0", "--no-demo"]))
     atexit.register(running.stop)
     running.stack.start()
     _use_its_rows(running.stack)
     running.tokens = _people(running.project)
     return running
+
+
+def _state_folder() -> Path:
+    """A folder in `var/`, as a portal's own state is; in /tmp where PostgreSQL's account cannot reach the checkout.
+
+    Tasks have a /tmp of their own, so a state folder in /tmp takes an agent other work than one elsewhere.
+    """
+    if not all(folder.stat().st_mode & 0o001 for folder in (ROOT, *ROOT.parents)):
+        note(f"the state of the portal is in /tmp: {ROOT} is closed to other accounts")
+        return scratch_state("bench")
+    var = ROOT / "var" / "bench"
+    var.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="portal-", dir=var))
+    folder.chmod(0o755)
+    return folder
 
 
 def until(done: Callable[[], bool], *, seconds: float = 300, every: float = 0.02) -> None:

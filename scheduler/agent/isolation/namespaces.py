@@ -106,6 +106,9 @@ class View:
                 _make_readonly(path)  # the rules on files let a job write all of its private folders
             os.close(opened)
         _make_way(self._tasks_path)
+        if _is_within_any(self._tasks_path, TEMPORARY):
+            # The private folder is on a disk, and each task's place is made and removed in it: in memory that is cheap.
+            kernel.mount("tmpfs", self._tasks_path, "tmpfs", _QUIET, "mode=711,size=1m")
         os.close(private)
 
     # ------------------------------------------------------------ one task

@@ -28,7 +28,7 @@ from scheduler.agent.shim.wire import as_line
 
 #: Guards that wait for a task, and how long one does: it holds about 1.7 MB.
 MOST_IDLE: Final = 16
-IDLE_SECONDS: Final = 2.0
+IDLE_SECONDS: Final = 30.0
 
 
 @dataclass(eq=False, slots=True)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 from scheduler.agent import cpus, processes
 from scheduler.agent.isolation.accounts import NoAccount
 from scheduler.agent.isolation.cells import Cells
-from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, OUT_OF_MEMORY, TaskOrder
+from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, NOT_ISOLATED, OUT_OF_MEMORY, TaskOrder
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
@@ -31,6 +32,11 @@ SWEEP_SECONDS: Final = 0.05
 CLEAN_KILL_PASSES: Final = 2
 MOST_KILL_PASSES: Final = 50
 KILL_PASS_SECONDS: Final = 0.005
+#: Tasks that are at their start at a time, for each CPU of the machine: more would only take turns on the CPUs,
+#: each with a guard of its own, where the guard of a short task could have the next one.
+STARTS_PER_CPU: Final = 2
+#: A start that takes longer (a working directory that does not answer) keeps no other task waiting.
+START_SECONDS: Final = 0.25
 
 
 class Guards:
@@ -47,12 +53,46 @@ class Guards:
         #: The guards that are our children.
         self._processes = GuardProcesses(announce_fd, cells)
         self._cells = cells
+        #: Tasks that wait for their turn to start, and until when each that is at its start counts (monotonic).
+        self._waiting: deque[tuple[ShimTask, TaskOrder]] = deque()
+        self._starting: dict[str, float] = {}
+        self._most_starting = STARTS_PER_CPU * max(2, len(cpus.usable_cpus()))
         self._poll_at = 0.0
         self._sweep_at: float | None = None
 
     # ------------------------------------------------------------ start
 
     def start(self, task: ShimTask, order: TaskOrder) -> None:
+        """Have a guard start this task at its turn, see `start_waiting`."""
+        self._waiting.append((task, order))
+
+    def start_waiting(self) -> None:
+        """Start the tasks that wait, as many at a time as the machine's CPUs can use; the others wait some ms.
+
+        A task that was stopped meanwhile ends without a start: its node may have been fenced.
+        """
+        if not self._waiting:
+            return
+        now = time.monotonic()
+        self._starting = {
+            key: until for key, until in self._starting.items() if self._is_at_start(key, until, now)
+        }
+        while self._waiting and len(self._starting) < self._most_starting:
+            task, order = self._waiting.popleft()
+            if task.record["stop_reason"]:
+                self._store.end(task)
+            elif self._cells.fault:
+                task.record |= {"lost": True, "text": NOT_ISOLATED}
+                self._store.end(task)
+            else:
+                self._start(task, order)
+                self._starting[task.key] = now + START_SECONDS
+
+    def _is_at_start(self, key: str, until: float, now: float) -> bool:
+        task = self._store.live.get(key)
+        return task is not None and not task.runs and now < until
+
+    def _start(self, task: ShimTask, order: TaskOrder) -> None:
         """Have a guard start this task; a task that cannot get a folder or a guard has ended."""
         among = order.get("cpus", [])
         if "cpu_limit_millis" in order or among:
@@ -205,6 +245,8 @@ class Guards:
             yield self._sweep_at
         if any(task.adopted or not task.runs for task in self._store.live.values()):
             yield self._poll_at
+        if self._waiting:
+            yield min(self._starting.values(), default=0.0)
         yield from self._processes.due_at()
 
     # ------------------------------------------------------------ status files

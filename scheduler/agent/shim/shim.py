@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from scheduler.agent.isolation.cells import Cells
 from scheduler.agent.isolation.means import Means
-from scheduler.agent.protocol import NOT_ISOLATED, TaskOrder, TaskRecord
+from scheduler.agent.protocol import TaskOrder, TaskRecord
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.agent_connection import AgentConnection
 from scheduler.agent.shim.deadlines import Deadlines, Owner
@@ -88,6 +88,7 @@ class Shim:
                         self.do_command(command)
             self._try("ends of guards", self.guards.reap)
             self._try("looking after guards", self.guards.poll)
+            self._try("starts", self.guards.start_waiting)
             self._try("deadlines", self._keep_deadlines)
             changes = self.store.take_changes()
             self._remove_secrets(changes)
@@ -223,12 +224,9 @@ class Shim:
                 self.store.end_unstarted(task, guard.why_not_started(order, error))
             return
         for task, order in fresh:
-            if self.cells.fault:
-                task.record |= {"lost": True, "text": NOT_ISOLATED}
-                self.store.end(task)
-            else:
-                self.guards.start(task, order)
-                self.scratch.task_started(task)
+            self.guards.start(task, order)
+            self.scratch.task_started(task)
+        self.guards.start_waiting()
         self.usage.task_started()
 
     def forget(self, keys: list[str]) -> None:

@@ -100,6 +100,11 @@ class SlurmServer:
         """What Slurm's commands need to find this Slurm and no other."""
         return {"SLURM_CONF": str(self.folder / "etc/slurm.conf")}
 
+    @property
+    def daemon_pids(self) -> list[int]:
+        """The daemons that were started; the steps of jobs leave them."""
+        return [child.pid for _, child in self._children]
+
     def token(self, user: str = "slurm", life_seconds: int = 3600) -> str:
         """A JWT as `scontrol token` would print it; of `slurm` it may do everything."""
         now = int(time.time())
