@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
 
 from django.conf import settings
 
@@ -70,6 +71,7 @@ from scheduler.services.submission.fields_task import (
     MAX_MAIL_TYPES,
     MAX_PATH,
     MAX_SECRETS,
+    MAX_UPLOAD,
     SECRET,
     read_artifacts,
     read_cpu_cores,
@@ -82,6 +84,7 @@ from scheduler.services.submission.fields_task import (
     read_memory,
     read_ref,
     read_secrets,
+    read_upload,
     read_working_dir,
 )
 from scheduler.services.submission.rules import MAX_ELEMENTS, MAX_TASKS, RULES
@@ -370,6 +373,14 @@ class JobSpec:
         form=Form(label="Secrets", group="lines", widget=Widget.LINES, rows=2, code=True,
                   placeholder="wandb,env=WANDB_API_KEY",
                   hint="One a line: NAME,env=VARIABLE or NAME,file=FILE. Only the name is part of the job."),
+    )  # fmt: skip
+    upload: UUID | None = declared(
+        "upload", kind=Kind.TEXT, read=read_upload, default=None, most=MAX_UPLOAD,
+        help="The id of a folder that you have uploaded (/uploads): its files are in the working folder of each task "
+        "when the job starts, and in a fresh copy when it starts again.",
+        left_out="an empty working folder", example="4b1f3c1e-6c1d-4f0e-9d5e-2f6f8d1f7a10",
+        elsewhere=("files", "input_files", "folder"), columns={"upload": ""},
+        form=Form(label="Folder", group="what", place=1, widget=Widget.OWN),
     )  # fmt: skip
     working_dir: str = declared(
         "working_dir", kind=Kind.TEXT, read=read_working_dir, default="", most=MAX_PATH,

@@ -62,7 +62,7 @@ class TaskFolders:
 
         All of it belongs to the `owner` (user and group), where one is given. `work` is empty for the first attempt of
         a job. A later one goes on in that of the attempt before it, where that ran here: its folder was kept, or is
-        among those of tasks that have `ended`.
+        among those of tasks that have `ended`. Each attempt of a job with an upload has a fresh copy of that instead.
         """
         folder = order["folder"]
         has_script = self._rename_spare(folder)
@@ -70,6 +70,8 @@ class TaskFolders:
             os.mkdir(folder, 0o700)
             os.mkdir(folder + "/work", 0o700)
         _give_to(folder, owner or (os.geteuid(), os.getegid()))
+        if upload := order.get("upload"):
+            _begin_with(folder, upload, owner)
         if order.get("checkpoints"):
             _add_checkpoints(folder, order.get("restore", ""), owner)
         if "secrets" in order:
@@ -86,7 +88,9 @@ class TaskFolders:
         elif has_script:
             os.unlink(folder + "/script")
         whose = read_folder_name(os.path.basename(folder))
-        if whose is not None and whose.epoch > 1 and (earlier := self._earlier(order, ended())):
+        if upload or whose is None or whose.epoch == 1:
+            return
+        if earlier := self._earlier(order, ended()):
             self._take_over(earlier, folder)
 
     def _earlier(self, order: TaskOrder, ended: Iterable[str]) -> str | None:
@@ -245,10 +249,23 @@ def _add_checkpoints(folder: str, restored: str, owner: tuple[int, int] | None) 
         return
     os.chown(f"{folder}/{CHECKPOINTS}", *owner, follow_symlinks=False)
     if restored:
-        for path, _, files in os.walk(f"{folder}/{RESTORED}"):
-            os.chown(path, *owner, follow_symlinks=False)
-            for name in files:
-                os.chown(os.path.join(path, name), *owner, follow_symlinks=False)
+        _give_all(f"{folder}/{RESTORED}", owner)
+
+
+def _begin_with(folder: str, upload: str, owner: tuple[int, int] | None) -> None:
+    """Have what the agent has fetched be the working folder."""
+    if owner is not None:
+        _give_all(upload, owner)
+    os.rmdir(f"{folder}/work")
+    os.rename(upload, f"{folder}/work")
+
+
+def _give_all(folder: str, owner: tuple[int, int]) -> None:
+    """Have a folder of ours, and all that is in it, belong to this account."""
+    for path, _, files in os.walk(folder):
+        os.chown(path, *owner, follow_symlinks=False)
+        for name in files:
+            os.chown(os.path.join(path, name), *owner, follow_symlinks=False)
 
 
 def _add_secrets(folder: str, files: dict[str, str], owner: tuple[int, int] | None) -> None:
