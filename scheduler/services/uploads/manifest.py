@@ -7,7 +7,7 @@ grow when they are unpacked cannot be said at all. The sizes are known before th
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from infra.errors import FieldProblem, InvalidInput
@@ -35,7 +35,7 @@ def checked_manifest(body: Mapping[str, Any], *, most_mib: int, most_files: int)
     files = reading.files(body.get("files"))
     folders = reading.folders(body.get("folders", []))
     reading.refuse_unknown("", body, {"name", "files", "folders"})
-    reading.check_tree([*files, *folders], files.keys())
+    reading.check_tree(files.keys(), folders.keys())
     size = sum(one["size"] for one in files.values())
     if most_mib and size > most_mib * MIB:
         reading.wrong(
@@ -131,11 +131,11 @@ class _Reading:
             return path
         return ()
 
-    def check_tree(self, paths: Iterable[_Path], files: Iterable[_Path]) -> None:
+    def check_tree(self, files: Collection[_Path], folders: Collection[_Path]) -> None:
         """Refuse a file that is a folder as well, and names that not every file system keeps apart."""
-        every = {path[:depth] for path in paths for depth in range(1, len(path) + 1)}
+        every = {path[:depth] for path in [*files, *folders] for depth in range(1, len(path) + 1)}
         parents = {path[:-1] for path in every}
-        for path in sorted(parents & set(files)):
+        for path in sorted((parents | set(folders)) & set(files)):
             self.wrong("files", f"{_text(path)[:100]!r} is a file and a folder at once.", "same-path")
         seen: dict[tuple[str, ...], _Path] = {}
         for path in sorted(every):
