@@ -60,7 +60,7 @@ class Agent:
     def __init__(self, settings: Settings, means: Means | None = None) -> None:
         self.settings = settings
         self.stopping = threading.Event()
-        self.secrets = SecretStore(settings.state)
+        self.secrets = SecretStore(settings.state, means.memory if means else "")
         self.table = TaskTable(self.secrets)
         self.gpus = self._make_gpus()
         self.link = ShimLink(

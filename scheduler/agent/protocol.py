@@ -440,6 +440,8 @@ class TaskOrder(TypedDict):
     first_task: NotRequired[int]
     #: The values of its secrets that become files, by name, and all that are masked in its output.
     secrets: NotRequired[SecretsOfTask]
+    #: Where the shim has written those that become files; left out = its guard does, in a view of its own.
+    secrets_folder: NotRequired[str]
 
 
 class SecretsOfTask(TypedDict):
