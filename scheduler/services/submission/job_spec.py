@@ -14,6 +14,7 @@ from accounts.models import Project
 from quotas.core.gpu_models import sliced
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.core.snapshot.agent_features import needed
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
@@ -600,7 +601,16 @@ class JobSpec:
             "cpu_limit_millis": self.cpu_limit_millis or 0,
             "memory_limit_mib": self.memory_limit_mib or 0,
             "one_domain": self.numa == "one",
+            "features": features_of(self),
         }
+
+
+def features_of(job: Any) -> int:
+    """What the agent of its node has to know, of a request or of a job's row: bits of `agent_features.FEATURES`."""
+    return needed(
+        secrets=job.secrets, checkpoint=job.checkpoint, probes=job.probes, upload=job.upload, artifacts=job.artifacts,
+        output=job.output_path or job.error_path,
+    )  # fmt: skip
 
 
 JOB: Final = Schema(JobSpec, RULES)

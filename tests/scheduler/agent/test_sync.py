@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.agent.fetches.service import Fetches
 from scheduler.agent.checkpoints.service import CheckpointService
+from scheduler.agent.fetches.service import Fetches
 from scheduler.agent.node.inventory import MeasuredInventory, Overrides
 from scheduler.agent.protocol import SyncAnswer
 from scheduler.agent.server.client import ServerClient

@@ -401,7 +401,8 @@ def test_the_page_and_the_form_offer_a_persons_own_uploads(portal: Portal, clien
     row = ready(portal.cast.owner)
     client.force_login(portal.cast.owner)
     page, form = client.get("/uploads/").content.decode(), client.get("/submit/").content.decode()
-    assert str(row.pk) in page and f'value="{row.pk}"' in form
+    assert str(row.pk) in page
+    assert f'value="{row.pk}"' in form
     sent = client.post("/submit/", {"what": "ls", "project": portal.cast.project.slug, "upload": str(row.pk)})
     job = Job.objects.get()
     assert (sent.status_code, job.upload) == (302, row.pk)
@@ -413,7 +414,8 @@ def test_the_page_and_the_form_offer_a_persons_own_uploads(portal: Portal, clien
     client.force_login(portal.cast.colleague)
     assert str(row.pk) not in client.get("/uploads/").content.decode()
     copy = client.get(f"/submit/?copy={job.number}").content.decode()
-    assert str(row.pk) not in copy and "is not copied" in copy
+    assert str(row.pk) not in copy
+    assert "is not copied" in copy
     assert client.post(f"/uploads/{row.pk}/delete/").status_code == 404
     client.force_login(portal.cast.owner)
     cancel_job(job=job, by=portal.cast.owner)
