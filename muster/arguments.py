@@ -8,8 +8,9 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import Any
 
-from muster import left_by_jobs
+from muster import left_by_jobs, uploads
 from muster.client import Client, Failed, plain
+from muster.submit import submit
 
 _ABOUT = """Muster from a terminal.
 
@@ -44,7 +45,47 @@ def parser() -> ArgumentParser:
     download = _download(checkpoints, left_by_jobs.checkpoints_download, "the files of one")
     download.add_argument("checkpoint", nargs="?", help=which)
     _delete(checkpoints, "one checkpoint").add_argument("checkpoint", help="id or name")
+    _uploads(_noun(nouns, "uploads", "folders that you have sent for jobs"))
+    _submit(nouns)
     return root
+
+
+def _uploads(verbs: Any) -> None:
+    create = verbs.add_parser("create", help="send a folder; prints its id, for the field upload of jobs")
+    create.add_argument("folder")
+    _exclude(create)
+    create.add_argument("--json", action="store_true", help="as the API answers")
+    create.set_defaults(do=uploads.create)
+    listed = verbs.add_parser("list", help="your uploads, newest first")
+    listed.add_argument("--json", action="store_true", help="as the API answers")
+    listed.set_defaults(do=uploads.list_all)
+    delete = verbs.add_parser("delete", help="one upload, for good")
+    delete.add_argument("id")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    delete.set_defaults(do=uploads.delete)
+
+
+def _submit(nouns: Any) -> None:
+    about = "submit a job: a script, an sbatch script or a job request in JSON, or --command"
+    made = nouns.add_parser("submit", help=about, description=about)
+    made.add_argument("file", nargs="?", help="the script or request; - reads standard input")
+    made.add_argument("--command", "-c", help="what runs, given to /bin/sh -c")
+    made.add_argument(
+        "--upload", metavar="FOLDER", help="its files are in the working folder when the job starts"
+    )
+    _exclude(made)
+    made.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="a field of the job; may be repeated"
+    )
+    made.add_argument("--json", action="store_true", help="as the API answers")
+    made.set_defaults(do=submit)
+
+
+def _exclude(made: ArgumentParser) -> None:
+    made.add_argument(
+        "--exclude", metavar="PATTERN", action="append", default=[],
+        help="names or paths to leave out, such as .git or '*.pyc'; may be repeated",
+    )  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,6 +21,14 @@ class Failed(Exception):
     """The portal refused, or was not reached; the text is for people."""
 
 
+class Unavailable(Failed):
+    """The portal was not reached, or is too busy: the same call may succeed later."""
+
+
+#: Answers that may be others a moment later.
+_LATER: Final = frozenset({429, 502, 503, 504})
+
+
 class Client:
     """Calls with one token; each has a connection of its own, and none follows a redirect with the token."""
 
@@ -71,10 +79,10 @@ class Client:
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise Failed(f"{self._parts.netloc} was not reached: {error}") from error
+            raise Unavailable(f"{self._parts.netloc} was not reached: {error}") from error
         if answer.status >= 300:
             with answer:
-                raise Failed(_why(answer))
+                raise (Unavailable if answer.status in _LATER else Failed)(_why(answer))
         return answer
 
     def _connection(self) -> HTTPConnection:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from muster.client import Client, Failed, plain
 from muster.download import local_path, save, unpack
+from muster.output import as_json, confirmed, table
 
 
 def results_list(client: Client, asked: Namespace) -> None:
     found = client.call("GET", f"jobs/{asked.job}/results")
     if asked.json:
-        return _json(found)
+        return as_json(found)
     for folder in found["folders"]:
         where = {"attempt": folder["attempt"], "rank": folder["rank"]}
         print(f"attempt {folder['attempt']} task {folder['rank']} on {plain(folder['node'])}")
@@ -24,7 +22,7 @@ def results_list(client: Client, asked: Namespace) -> None:
         while after is not None:
             query = {**where, "after": after or None}
             page = client.call("GET", f"jobs/{asked.job}/results/files", query=query)
-            _table(
+            table(
                 (one["size_bytes"], one["kind"], one["modified_at"], one["path"]) for one in page["results"]
             )
             after = page["next"]
@@ -45,9 +43,9 @@ def results_download(client: Client, asked: Namespace) -> None:
 def artifacts_list(client: Client, asked: Namespace) -> None:
     files = _artifacts(client, asked.job)
     if asked.json:
-        return _json(files)
+        return as_json(files)
     columns = ("id", "size_bytes", "attempt", "rank", "sha256", "path")
-    return _table(tuple(one[name] for name in columns) for one in files)
+    return table(tuple(one[name] for name in columns) for one in files)
 
 
 def artifacts_download(client: Client, asked: Namespace) -> None:
@@ -76,9 +74,9 @@ def _artifacts(client: Client, job: int) -> list[dict[str, Any]]:
 def checkpoints_list(client: Client, asked: Namespace) -> None:
     rows = client.call("GET", f"jobs/{asked.job}/checkpoints")["results"]
     if asked.json:
-        return _json(rows)
+        return as_json(rows)
     columns = ("id", "state", "size_bytes", "attempt", "rank", "node", "taken_at", "name")
-    return _table(tuple(one[name] for name in columns) for one in rows)
+    return table(tuple(one[name] for name in columns) for one in rows)
 
 
 def checkpoints_download(client: Client, asked: Namespace) -> None:
@@ -106,11 +104,7 @@ def delete(client: Client, asked: Namespace) -> None:
     if asked.noun == "checkpoints":
         id = _checkpoint(client, asked)
         path, what = f"{path}/{id}", f"checkpoint {id} of job {asked.job}"
-    if not asked.yes:
-        if not sys.stdin.isatty():
-            raise Failed(f"This deletes {what} for good: say so with --yes.")
-        if input(f"Delete {what} for good? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise Failed("Nothing was deleted.")
+    confirmed(what, yes=asked.yes)
     answer = client.call("DELETE", path, body={"reason": asked.reason})
     counted = ", ".join(f"{count} {name}" for name, count in (answer or {}).items())
     print(f"Deleted {what}{f': {counted}' if counted else ''}.")
@@ -122,16 +116,3 @@ def _into(asked: Namespace, what: str) -> Path:
 
 def _said(where: Path, files: int, size: int) -> None:
     print(f"{plain(where)}: {files} {'file' if files == 1 else 'files'}, {size:,} bytes")
-
-
-def _json(answer: Any) -> None:
-    json.dump(answer, sys.stdout, indent=1)
-    print()
-
-
-def _table(rows: Iterable[Sequence[object]]) -> None:
-    texts = [[plain(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for row in texts:
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())

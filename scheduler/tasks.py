@@ -13,6 +13,7 @@ from scheduler.services.cluster import quarantine
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.moves import drive
 from scheduler.services.planning import forecasts, planner
+from scheduler.services.results import old_uploads
 
 
 @shared_task(acks_late=False)
@@ -47,6 +48,7 @@ def forecast() -> None:
 def prune() -> None:
     retention.prune_all()
     checkpoint_removal.tidy()
+    old_uploads.tidy()
 
 
 @shared_task

@@ -69,6 +69,7 @@ _SCHEDULER: Final = {
     "scheduler_dataset": EDIT,
     "scheduler_device": EDIT,
     "scheduler_elementend": DROP,
+    "scheduler_folderupload": ALL,
     "scheduler_forecastoutcome": ALL,
     "scheduler_forecastrun": EDIT,
     "scheduler_idempotencykey": ALL,

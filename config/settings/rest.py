@@ -67,6 +67,7 @@ SPECTACULAR_SETTINGS = {
         "WebhookKindEnum": "notifications.api.serializers.SENT_CHOICES",
         "LineResourceEnum": "quotas.models.QuotaResource",
         "QueueIsolationEnum": "scheduler.models.queue.ISOLATION_CHOICES",
+        "FolderUploadStateEnum": "scheduler.models.uploads.folder_upload.FolderUploadState",
         "ReservationStateEnum": ["planned", "active", "ended", "cancelled"],
     },
     "SWAGGER_UI_DIST": "SIDECAR",

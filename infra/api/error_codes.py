@@ -382,6 +382,51 @@ INPUT: Final = {
         "The backend of the queue's cluster does not support secrets.",
         "Submit the job to a queue of another cluster, or leave the secrets out.",
     ),
+    "no-such-upload": Meaning(
+        "No such upload",
+        "You have no upload of this id. Uploads belong to one person; the job of another person cannot name it.",
+        "List your uploads, or upload the folder again.",
+    ),
+    "no-uploads-here": Meaning(
+        "Uploads cannot be used",
+        "The queue's cluster runs jobs by a backend that takes no uploads.",
+        "Submit the job to a queue of another cluster, or leave the upload out.",
+    ),
+    "upload-not-ready": Meaning(
+        "The upload is not ready",
+        "Not all bytes of the upload have come, or it was deleted.",
+        "Finish the upload, or upload the folder again.",
+    ),
+    "upload-not-whole": Meaning(
+        "The upload is not whole",
+        "Pieces of the upload are missing or contradict each other, or it takes no more bytes.",
+        "Send the missing pieces; where bytes contradict, delete the upload and begin a new one.",
+    ),
+    "upload-in-use": Meaning(
+        "The upload is needed",
+        "A job that has not ended begins with this upload, and may start again.",
+        "Wait until the jobs have ended, or cancel them.",
+    ),
+    "too-many-uploads": Meaning(
+        "Too many uploads",
+        "The uploads of one person have a limit on their number and on their size together.",
+        "Delete uploads that no job needs any more.",
+    ),
+    "bad-upload-path": Meaning(
+        "The path cannot be uploaded",
+        "The path of a file is absolute, leads out of the folder, or is too long.",
+        "Send paths within the folder, such as `src/train.py`.",
+    ),
+    "same-path": Meaning(
+        "Two files have one path",
+        "A path is there twice, is a file and a folder at once, or differs from another in letter case alone.",
+        "Rename one of the two.",
+    ),
+    "wrong-piece": Meaning(
+        "The piece is wrong",
+        "The piece has another size than the upload said, another checksum, or a number that does not exist.",
+        "Send the piece again; all but the last have `piece_bytes` bytes.",
+    ),
     "no-storage": Meaning(
         "No storage",
         "This site has no storage, so files cannot be stored outside the nodes.",

@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('accounts', '0009_secrets'),
-        ('quotas', '0013_circuits_of_infra'),
+        ('quotas', '0014_longer_gpu_models'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from scheduler.agent.checkpoints.restore import Restores
 from scheduler.agent.checkpoints.service import CheckpointService
 from scheduler.agent.console import say
+from scheduler.agent.fetches.service import Fetches
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.isolation.means import Means
 from scheduler.agent.node.health_check import HealthCheck
@@ -60,7 +60,7 @@ class Agent:
     def __init__(self, settings: Settings, means: Means | None = None) -> None:
         self.settings = settings
         self.stopping = threading.Event()
-        self.secrets = SecretStore(settings.state)
+        self.secrets = SecretStore(settings.state, means.memory if means else "")
         self.table = TaskTable(self.secrets)
         self.gpus = self._make_gpus()
         self.link = ShimLink(
@@ -78,7 +78,7 @@ class Agent:
             health=self.health,
         )
         self.checkpoints = CheckpointService(self.table, self._stop_task, self.stopping)
-        self.restores = Restores(
+        self.fetches = Fetches(
             settings.state,
             self.table,
             start=self.link.start_tasks,
@@ -92,7 +92,7 @@ class Agent:
             inventory=self.inventory,
             gpus=self.gpus,
             checkpoints=self.checkpoints,
-            restores=self.restores,
+            fetches=self.fetches,
         )
         self._address_file = AddressFile(settings.server_file) if settings.server_file else None
         self._address = self._address_file or fixed(settings.server)
@@ -117,7 +117,7 @@ class Agent:
         self.link.start()
         if len(self.table):
             say(f"adopted {len(self.table)} tasks from before this start")
-        self.restores.clean_up()
+        self.fetches.clean_up()
         self.secrets.forget_all_but(self.table.keys())
         if self.gpus is not None:
             _start_thread("gpus", self._watch_gpus)

@@ -32,7 +32,9 @@ PROBE_TEXT_BYTES: Final = 200
 NEVER_BEGAN: Final = "The task never started: the node was stopped first."
 #: How the end of a task begins whose checkpoint did not reach its node: not the job's fault.
 NOT_RESTORED: Final = "The checkpoint could not be fetched to the node"
-#: The bytes of a checkpoint travel and are stored in pieces of this size; only the last is smaller.
+#: The same of an uploaded folder that the job begins with.
+NOT_UPLOADED: Final = "The uploaded folder could not be fetched to the node"
+#: The bytes of checkpoints and uploads travel and are stored in pieces of this size; only the last is smaller.
 PIECE_BYTES: Final = 4 * 1024 * 1024
 #: Folders within a task's: of the checkpoints that it makes, and with the one that it goes on from.
 CHECKPOINTS: Final = "checkpoints"
@@ -115,6 +117,8 @@ class Assignment(TypedDict):
     first_task: NotRequired[int]
     #: Of a job that names secrets; what runs then says that the agent is too old to know this.
     secrets: NotRequired[SecretsToGive]
+    #: The id of the uploaded folder that its working folder begins with.
+    upload: NotRequired[str]
 
 
 class SecretsToGive(TypedDict):
@@ -359,6 +363,33 @@ class Manifest(TypedDict):
     folders: list[str]
 
 
+class UploadFile(TypedDict):
+    """One file of an uploaded folder; the path as `results.names` writes it, below that folder."""
+
+    path: str
+    size: int
+    executable: bool
+
+
+class UploadManifest(TypedDict):
+    """What is in an uploaded folder. Its pieces are cut from its files one after another, in this order."""
+
+    name: str
+    size: int
+    files: list[UploadFile]
+    #: All folders, parents before what is in them.
+    folders: list[str]
+    #: SHA-256 of each piece.
+    pieces: list[str]
+
+
+class UploadAnswer(TypedDict):
+    """What a task's working folder begins with."""
+
+    id: str
+    manifest: UploadManifest
+
+
 class RestoreAnswer(TypedDict):
     """What an attempt begins with: a checkpoint, or nothing; `wait`: one is still on its way to the server."""
 
@@ -399,6 +430,8 @@ class TaskOrder(TypedDict):
     #: It makes checkpoints; and the folder, made by the agent, that becomes its `restore`.
     checkpoints: NotRequired[bool]
     restore: NotRequired[str]
+    #: The folder, made by the agent, that becomes its `work`.
+    upload: NotRequired[str]
     #: Complete names, relative ones to `cwd`.
     output: NotRequired[OutputFiles]
     #: What its guard checks while it runs.
@@ -407,6 +440,8 @@ class TaskOrder(TypedDict):
     first_task: NotRequired[int]
     #: The values of its secrets that become files, by name, and all that are masked in its output.
     secrets: NotRequired[SecretsOfTask]
+    #: Where the shim has written those that become files; left out = its guard does, in a view of its own.
+    secrets_folder: NotRequired[str]
 
 
 class SecretsOfTask(TypedDict):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from scheduler.agent import PROTOCOL, VERSION, processes
-from scheduler.agent.checkpoints.restore import Restores
 from scheduler.agent.checkpoints.service import CheckpointService
 from scheduler.agent.console import say
+from scheduler.agent.fetches.service import Fetches, Wanted
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import Assignment, Report, Stop, SyncAnswer, SyncRequest, TaskOrder
@@ -42,12 +42,12 @@ class ServerSync:
         inventory: MeasuredInventory,
         gpus: Gpus | None,
         checkpoints: CheckpointService,
-        restores: Restores,
+        fetches: Fetches,
     ) -> None:
         self._settings = settings
         self._session = uuid.uuid4().hex
         self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
-        self._checkpoints, self._restores = checkpoints, restores
+        self._checkpoints, self._fetches = checkpoints, fetches
         self._lease_until = 0.0
         #: The tasks that the server did not know, at its last answer to `poll`.
         self._to_describe: list[list[int]] = []
@@ -143,7 +143,8 @@ class ServerSync:
                 process_limit=self._settings.process_limit,
                 requests_are_limits=self._settings.requests_are_limits,
             )
-            restoring = assignment.get("restore", False)
+            wanted = Wanted(assignment.get("upload", ""), assignment.get("restore", False))
+            fetching = any(wanted)
             try:
                 if "secrets" in order:
                     self._table.secrets.keep(order["key"], order["secrets"]["masked"])
@@ -151,10 +152,10 @@ class ServerSync:
                 say(f"the secrets of task {order['key']} cannot be kept: {error}")
                 continue
             added = self._table.add(
-                task, epoch, job=assignment["job"], folder=order["folder"], restoring=restoring
+                task, epoch, job=assignment["job"], folder=order["folder"], fetching=fetching
             )
-            if added and restoring:
-                self._restores.begin(order)
+            if added and fetching:
+                self._fetches.begin(order, wanted)
             elif added:
                 orders.append(order)
         if orders:
@@ -166,8 +167,8 @@ class ServerSync:
             if entry is None:
                 continue
             entry.stale = entry.stale or stop["stale"]
-            if entry.restoring:
-                self._restores.stop(entry.key, stop["reason"])
+            if entry.fetching:
+                self._fetches.stop(entry.key, stop["reason"])
             elif not entry.ended and not self._checkpoints.hold(entry, stop):
                 self._link.stop_task(entry.key, reason=stop["reason"], grace_seconds=stop["grace_seconds"])
 

@@ -144,6 +144,7 @@ class JobSerializer(serializers.Serializer[Any]):
         child=serializers.DictField(child=serializers.CharField()),
         help_text="Secrets of the tasks: name, of (user or project), and env or file. No values.",
     )
+    upload = serializers.UUIDField(allow_null=True, help_text="The uploaded folder that it begins with.")
     working_dir = serializers.CharField()
     artifacts = serializers.ListField(
         child=serializers.CharField(), help_text="Patterns of files that are stored when it ends."
@@ -211,6 +212,7 @@ class JobRowSerializer(JobSerializer):
     script = None  # type: ignore[assignment]
     env = None  # type: ignore[assignment]
     secrets = None  # type: ignore[assignment]
+    upload = None  # type: ignore[assignment]
 
     def to_representation(self, job: Any) -> dict[str, Any]:
         listed: ListedJob = job
@@ -230,6 +232,7 @@ def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
         "script": job.script,
         "env": job.env,
         "secrets": job.secrets,
+        "upload": str(job.upload) if job.upload else None,
         **_relations(job.dependencies.all(), held),
     }
 

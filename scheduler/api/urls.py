@@ -23,6 +23,7 @@ from scheduler.api import (
 from scheduler.api.checkpoints import job_checkpoints
 from scheduler.api.moves import drains, job_moves
 from scheduler.api.results import artifacts, working_folder
+from scheduler.api.submissions import uploads
 
 #: A job's number or id.
 JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
@@ -102,6 +103,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(rf"^jobs/{JOB}/resize$", jobs.ResizeJob.as_view(), name="api-job-resize"),
     path("datasets", datasets.Datasets.as_view(), name="api-datasets"),
     path("datasets/<int:number>", datasets.DatasetDetail.as_view(), name="api-dataset"),
+    path("uploads", uploads.Uploads.as_view(), name="api-uploads"),
+    path("uploads/<uuid:upload>", uploads.UploadDetail.as_view(), name="api-upload"),
+    path("uploads/<uuid:upload>/pieces/<int:number>", uploads.UploadPiece.as_view(), name="api-upload-piece"),
+    path("uploads/<uuid:upload>/finish", uploads.FinishUpload.as_view(), name="api-upload-finish"),
     path("slurm/sbatch", slurm.Sbatch.as_view(), name="api-sbatch"),
     path("slurm/squeue", slurm.Squeue.as_view(), name="api-squeue"),
     path("nodes", machines.Nodes.as_view(), name="api-nodes"),

@@ -24,6 +24,8 @@ class Capabilities:
     suspends: bool = False
     #: Gives secrets to tasks, keeps them from everybody else, and masks them in logs.
     keeps_secrets: bool = False
+    #: Puts an uploaded folder into the working folder of a task before it starts.
+    takes_uploads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ FILTERS: Final = (
     "wall",
     "labels",
     "isolation",
+    "agent",
     "taints",
     "affinity",
     "reserved",

@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
     atomic = False
 
     dependencies = [
-        ("scheduler", "0061_jobs_changed_by_moves"),
+        ("scheduler", "0064_requests_by_upload"),
     ]
 
     operations = [

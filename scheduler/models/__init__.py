@@ -28,6 +28,7 @@ from scheduler.models.results.artifact import Artifact, ArtifactUpload, UploadSt
 from scheduler.models.results.checkpoint import Checkpoint, CheckpointReason, CheckpointState
 from scheduler.models.results.kept_result import KeptResult, LeaveReason
 from scheduler.models.retention import RetentionRun
+from scheduler.models.uploads.folder_upload import FolderUpload, FolderUploadState
 
 __all__ = [
     "Allocation",
@@ -51,6 +52,8 @@ __all__ = [
     "DependencyKind",
     "Device",
     "ElementEnd",
+    "FolderUpload",
+    "FolderUploadState",
     "ForecastOutcome",
     "ForecastRun",
     "IdempotencyKey",

@@ -92,6 +92,8 @@ class JobRequest(models.Model):
     #: Which secrets its tasks get, by name, and where: never a value.
     secrets = models.JSONField(default=list, blank=True, db_default=[])
     working_dir = models.CharField(max_length=1024, blank=True)
+    #: The `FolderUpload` that its working folder begins with.
+    upload = models.UUIDField(null=True, blank=True)
 
     # How much, per task.
     tasks = models.PositiveIntegerField(default=1)
@@ -204,6 +206,7 @@ class JobRequest(models.Model):
             # Parts of names are looked for among `JobName`.
             models.Index(HashOfText("name"), name="request_by_whole_name"),
             GinIndex(fields=["labels"], name="request_by_label", condition=~Q(labels={})),
+            models.Index(fields=["upload"], name="request_by_upload", condition=Q(upload__isnull=False)),
             # Waits whose time may be up.
             models.Index(
                 fields=["depends_until_at"],

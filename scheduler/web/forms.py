@@ -277,6 +277,7 @@ def _directives(form: Mapping[str, str]) -> list[tuple[str, str]]:
         ("chdir", form.get("working_dir", "")),
         ("output", form.get("standard_output", "")),
         ("mail-type", form.get("mail_type", "")),
+        ("upload", form.get("upload", "")),
         *(("secret", line) for line in form.get("secrets", "").splitlines()),
     ]
     return [(name, value.strip()) for name, value in pairs if value.strip() and value.strip() != "0"]

@@ -42,6 +42,7 @@ from scheduler.web.reads import exit_words
 from scheduler.web.results.artifacts import artifacts_shown
 from scheduler.web.results.checkpoints import checkpoints_shown
 from scheduler.web.results.working_folder import results_of
+from scheduler.web.submissions.uploads import upload_of_job
 from scheduler.web.submit import funnel
 
 TABS: Final = {"overview": "Overview", "why": "Why", "log": "Log", "results": "Results", "events": "Events"}
@@ -106,7 +107,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
     }
     if tab == "overview":
-        context |= _holdings(job) | {"env": env_shown_to(user, job)}
+        context |= _holdings(job) | {"env": env_shown_to(user, job), "upload": upload_of_job(job)}
     elif tab == "why":
         context |= _why(job, user)
         if context["found"].start is not None:

@@ -29,6 +29,7 @@ from scheduler.services.submission.idempotency import Answer, do_once, request_h
 from scheduler.services.submission.sbatch import parse_sbatch
 from scheduler.services.submission.sbatch_options import Unhonoured
 from scheduler.web import forms
+from scheduler.web.submissions.uploads import left_out, offered
 
 MOST_SHOWN_IGNORED: Final = 20
 #: So often, and so far apart, the second of two clicks looks whether the first is done.
@@ -57,6 +58,9 @@ def show(request: HttpRequest) -> HttpResponse:
         changes = {name: request.GET[name][:100] for name in CHANGED if name in request.GET}
         hidden = job.env and None in env_shown_to(user, job).values()
         copied = {name: text for name, text in forms.form_of(job).items() if name != "env" or not hidden}
+        if why := left_out(job, user):
+            context["upload_left_out"] = why
+            copied.pop("upload", None)
         form, context["copied"] = copied | changes, job
     return _render(request, user, form, context)
 
@@ -143,6 +147,7 @@ def _render(
             .values_list("model", flat=True)
             .distinct()
         ),
+        **offered(user, form.get("upload", "")),
         "page": form.get("page") or secrets.token_urlsafe(12),
         "groups": forms.groups(),
         "priorities": [(value, name.lower()) for value, name in priorities],

@@ -17,11 +17,14 @@ from scheduler.web import (
     usage,
 )
 from scheduler.web.results import artifacts, checkpoints, working_folder
+from scheduler.web.submissions import uploads
 
 urlpatterns = [
     path("", home.show, name="home"),
     path("troubles/", home.troubles, name="troubles"),
     path("submit/", submit.show, name="submit"),
+    path("uploads/", uploads.index, name="uploads"),
+    path("uploads/<uuid:upload>/delete/", uploads.delete, name="upload-delete"),
     path("submit/preview/", submit.preview, name="submit-preview"),
     path("jobs/", jobs.index, name="jobs"),
     path("jobs/bulk/", jobs.bulk, name="jobs-bulk"),

@@ -18,6 +18,7 @@ from scheduler.agent.isolation.cgroups import GroupTree
 from scheduler.agent.isolation.means import NO_NAMESPACES, Groups, Means
 from scheduler.agent.isolation.namespaces import closed_to_others
 from scheduler.agent.isolation.probe import AUTO, FILES_ONLY, Site, choose
+from scheduler.agent.secret_values.memory import claim
 from tests.support.agents import wait_for
 from tests.support.shims import LoneShim
 
@@ -38,7 +39,8 @@ def means_of(kind: str, state: Path, *hidden: Path) -> Means:
     if kind == "without-groups":
         return replace(means, groups=Groups())
     if kind == "without-namespaces":
-        return replace(means, namespaces=NO_NAMESPACES, groups=Groups())
+        memory = claim(state, jobs_see_shared_memory=False, passable=True)
+        return replace(means, namespaces=NO_NAMESPACES, groups=Groups(), memory=memory)
     return means
 
 

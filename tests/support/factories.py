@@ -22,6 +22,7 @@ from scheduler.models import (
     Cycle,
     Dataset,
     Device,
+    FolderUpload,
     IdempotencyKey,
     Job,
     JobDependency,
@@ -411,6 +412,22 @@ class CheckpointFactory(DjangoModelFactory):
     taken_at = factory.LazyFunction(timezone.now)
     seen_at = factory.SelfAttribute("taken_at")
     stored_at = factory.SelfAttribute("taken_at")
+
+
+class FolderUploadFactory(DjangoModelFactory):
+    """A ready one, without bytes."""
+
+    class Meta:
+        model = FolderUpload
+
+    user = factory.SubFactory(UserFactory)
+    name = "training"
+    state = "ready"
+    files = 1
+    size_bytes = 7
+    created_at = factory.LazyFunction(timezone.now)
+    seen_at = factory.SelfAttribute("created_at")
+    ready_at = factory.SelfAttribute("created_at")
 
 
 class AllocationFactory(DjangoModelFactory):

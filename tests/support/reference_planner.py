@@ -269,6 +269,7 @@ class State:
                 for wanted in (request.partition_ids, queue["partition_ids"])
             )
             and node["isolation"] & queue["isolation"] == queue["isolation"]
+            and node["features"] & request.features == request.features
             and all(labels.get(key) == value for key, value in request.node_selector)
             and all(
                 taint.effect not in HARD_EFFECTS or any(t.tolerates(taint) for t in request.tolerations)

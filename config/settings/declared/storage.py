@@ -35,6 +35,29 @@ SETTINGS: Final = (
         "MiB",
     ),
     Setting(
+        "MUSTER_UPLOAD_MIB",
+        "int",
+        2 * 1024,
+        "Largest folder that is uploaded for a job. 0: unlimited.",
+        "MiB",
+    ),
+    Setting("MUSTER_UPLOAD_FILES", "int", 10_000, "Files of one uploaded folder.", "files"),
+    Setting(
+        "MUSTER_UPLOADS_PERSON_MIB",
+        "int",
+        20 * 1024,
+        "Uploaded folders of one person together. 0: unlimited.",
+        "MiB",
+    ),
+    Setting(
+        "MUSTER_KEEP_UPLOADS_DAYS",
+        "int",
+        7,
+        "Time for which an uploaded folder is kept after its last job was submitted; those of jobs that have not "
+        "ended, or whose results are kept, stay. 0: unlimited.",
+        "days",
+    ),
+    Setting(
         "MUSTER_RESULTS_PERSON_MIB",
         "int",
         50 * 1024,

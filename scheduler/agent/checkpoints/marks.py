@@ -24,11 +24,11 @@ def note_checkpoints(table: TaskTable, entry: LocalTask, *, stored: bool) -> Non
         table.changed.notify_all()
 
 
-def note_restored(table: TaskTable, task: int, epoch: int, record: TaskRecord | None) -> None:
+def note_fetched(table: TaskTable, task: int, epoch: int, record: TaskRecord | None) -> None:
     """A task is given to the shim now; with a `record` it has ended before that."""
     with table.changed:
         if entry := table.get(task, epoch):
-            entry.restoring = False
+            entry.fetching = False
             if record is not None:
                 entry.record, entry.version = record, entry.version + 1
                 entry.checkpoints_begun = entry.checkpoints_stored = True

@@ -21,6 +21,7 @@ from scheduler.agent.isolation.cgroups import Group
 from scheduler.agent.isolation.landlock import FileRules
 from scheduler.agent.isolation.means import Means
 from scheduler.agent.isolation.namespaces import TEMPORARY, View
+from scheduler.agent.protocol import SECRETS
 
 _STACK_BYTES: Final = 512 * 1024
 #: What a person's files of a job are for nobody else.
@@ -171,6 +172,9 @@ class Cell:
         self._group.bound(order, with_guard=with_guard)
         if self._view:
             self._view.show(order["folder"])
+            if "secrets" in order and "secrets_folder" not in order:
+                owner = (self._account.uid, self._account.gid) if self._account else None
+                self._view.put_secrets(f"{order['folder']}/{SECRETS}", order["secrets"]["files"], owner)
 
     def start_beside(self, order: Mapping[str, Any], spawn: Callable[[], int]) -> int:
         """Have `spawn` start another process with the rights of the task that runs; raises OSError or ValueError."""
@@ -195,7 +199,8 @@ class Cell:
             kernel.become(self._account.uid, self._account.gid)
         os.chdir(order["cwd"])
         if self._rules is not None:
-            self._rules.enforce([order["folder"], *order.get("device_files", ())])
+            secrets = [order["secrets_folder"]] if "secrets_folder" in order else []
+            self._rules.enforce([order["folder"], *order.get("device_files", ())], readable=secrets)
 
     @property
     def shares_late(self) -> bool:

@@ -65,20 +65,21 @@ class FileRules:
         allowed &= self._handled
         return allowed if stat.S_ISDIR(os.fstat(file).st_mode) else allowed & _ON_FILES
 
-    def enforce(self, own: Iterable[str]) -> None:
+    def enforce(self, own: Iterable[str], *, readable: Iterable[str] = ()) -> None:
         """Confine the calling thread, and all that it starts: the common rules, and its `own` folders and files.
+
+        Those that are `readable` it may read alone.
 
         Raises OSError; then the thread must start nothing.
         """
         ruleset = kernel.landlock_ruleset(self._handled, self._scoped, self._abi)
         try:
             kernel.landlock_allow(ruleset, self._rules)
-            for path in own:
+            for path, allowed in (*((one, self._write) for one in own), *((one, _READ) for one in readable)):
                 file = os.open(path, os.O_PATH | os.O_CLOEXEC)
                 try:
-                    kernel.landlock_allow(
-                        ruleset, [kernel.landlock_rule(file, self._allowed_on(file, self._write))]
-                    )
+                    rule = kernel.landlock_rule(file, self._allowed_on(file, allowed))
+                    kernel.landlock_allow(ruleset, [rule])
                 finally:
                     os.close(file)
             kernel.landlock_enforce(ruleset)

@@ -62,6 +62,8 @@ class Means:
     files: Files = Files()
     people: People = People()
     groups: Groups = Groups()
+    #: The folder in memory for secrets (`secret_values.memory`); "" = they are in the state folder.
+    memory: str = ""
     #: Why something is not used that could protect more: sentences.
     missing: tuple[str, ...] = ()
 
@@ -79,6 +81,7 @@ class Means:
             groups=Groups(
                 data.get("groups", {}).get("version", 0), data.get("groups", {}).get("folders", {})
             ),
+            memory=data.get("memory", ""),
             missing=tuple(data.get("missing", ())),
         )
 
@@ -109,6 +112,7 @@ class Means:
             "people": apart,
             "processes": bool(self.namespaces) or bool(self.groups.version),
             "amounts": bounded,
+            "secrets_in_memory": bool(self.memory),
             "means": self._words(),
             "missing": list(self.missing),
         }

@@ -20,6 +20,7 @@ from scheduler.agent import processes
 from scheduler.agent.isolation import kernel
 from scheduler.agent.isolation.landlock import is_beneath
 from scheduler.agent.isolation.means import USER_NAMESPACES, Means
+from scheduler.agent.secret_values.memory import write_files
 
 #: Where programs put files that are of no use later.
 TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108
@@ -84,7 +85,8 @@ class View:
         """Put something empty over all that is not to be seen, with the ways to what is."""
         needed = [self._tasks_path, *means.files.programs]
         closed = closed_to_others(needed) if means.people.accounts else []
-        hidden = [path for path in (means.state, *means.files.hidden, *closed) if os.path.lexists(path)]
+        ours = [path for path in (means.state, means.memory) if path]
+        hidden = [path for path in (*ours, *means.files.hidden, *closed) if os.path.lexists(path)]
         hidden += [path for path in TEMPORARY if os.path.isdir(path)]
         tops = [path for path in dict.fromkeys(hidden) if not any(_is_within(path, top) for top in hidden)]
         files = means.files
@@ -121,6 +123,17 @@ class View:
             source = f"/proc/self/fd/{self._tasks}/{os.path.basename(folder)}"
             kernel.mount(source, folder, "", kernel.MS_BIND)
             self._mounted.append(folder)
+
+    def put_secrets(self, folder: str, files: dict[str, str], owner: tuple[int, int] | None) -> None:
+        """Write secrets as files into memory that is mounted there, in this view alone; raises OSError.
+
+        The kernel frees it with the guard, however that ends.
+        """
+        os.mkdir(folder, 0o700)
+        kernel.mount("tmpfs", folder, "tmpfs", _QUIET | kernel.MS_NOEXEC, "mode=700,size=2m,nr_inodes=64")
+        self._mounted.append(folder)
+        write_files(folder, files, owner)
+        _make_readonly(folder)
 
     def clear(self) -> bool:
         """After a task: take its mounts away; False when something is left that the next task would see."""

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from scheduler.agent.isolation.means import (
     People,
 )
 from scheduler.agent.isolation.namespaces import View, closed_to_others, remember_account
+from scheduler.agent.secret_values.memory import claim
 
 #: What the site may ask for: all that there is, no more than the rules on files, or nothing.
 AUTO, FILES_ONLY, OFF = "auto", "files", "off"
@@ -67,21 +68,32 @@ def choose(site: Site, state: Path) -> Means:
     files, missing = _files(site, state)
     if site.isolation == OFF or not kernel.AVAILABLE:
         why = "--isolation off" if site.isolation == OFF else "it needs Linux on a 64-bit machine"
-        return Means(str(state), missing=(f"Nothing is isolated: {why}.",))
+        return _with_memory(Means(str(state)), [f"Nothing is isolated: {why}."])
     landlock = kernel.landlock_abi()
     if not landlock:
         missing.append("The kernel has no Landlock (Linux 5.13 or newer, with landlock in its lsm= list).")
     if site.isolation == FILES_ONLY:
-        return Means(
-            str(state), landlock, files=files, missing=(*missing, "The site asks for rules on files only.")
-        )
+        missing.append("The site asks for rules on files only.")
+        return _with_memory(Means(str(state), landlock, files=files), missing)
     people = _people(site, missing)
     means = Means(str(state), landlock, files=files, people=people)
     namespaces = _namespaces(means, missing)
     if people.accounts and not namespaces:
         _open_the_way(state, missing)
     groups = _groups(state, missing)
-    return Means(str(state), landlock, namespaces, files, people, groups, tuple(missing))
+    return _with_memory(Means(str(state), landlock, namespaces, files, people, groups), missing)
+
+
+def _with_memory(means: Means, missing: list[str]) -> Means:
+    """The means with a folder in memory for secrets; why there is none is added to `missing`."""
+    accounts = means.people.accounts
+    seen = bool(means.landlock) and not means.namespaces and not accounts
+    memory = claim(Path(means.state), jobs_see_shared_memory=seen, passable=accounts and not means.namespaces)
+    if not memory:
+        missing.append(
+            "Secrets are on the node's disk while a job runs: there is no tmpfs for them that no job sees."
+        )
+    return replace(means, memory=memory, missing=(*means.missing, *missing))
 
 
 # ---------------------------------------------------------------- files

@@ -101,7 +101,7 @@ class Guards:
         try:
             account = self._cells.owner_of(order)
             owner = (account.uid, account.gid) if account else None
-            self._folders.give(order, owner=owner, ended=self._ended_folders)
+            self._folders.give(order, owner=owner, ended=self._ended_folders, means=self._cells.means)
             status_file = self._files.create(task.key)
             try:
                 self._processes.assign(

@@ -42,8 +42,8 @@ class LocalTask:
     elements_at: int = 0
     #: The age at which the use of its GPUs is reported next.
     use_due_ms: int = 60_000
-    #: Its checkpoint is being fetched; the shim does not know the task yet.
-    restoring: bool = False
+    #: What it begins with is being fetched; the shim does not know the task yet.
+    fetching: bool = False
     #: Of one that has ended: the server knows of all its checkpoints, and has them (or refused them).
     checkpoints_begun: bool = False
     checkpoints_stored: bool = False

@@ -65,7 +65,7 @@ class TaskTable:
         *,
         job: int,
         folder: str,
-        restoring: bool = False,
+        fetching: bool = False,
     ) -> bool:
         """Add a task that the shim is to start; False when it is here already: an assignment may come twice."""
         key = task_key(task, epoch)
@@ -73,7 +73,7 @@ class TaskTable:
             if key in self._tasks:
                 return False
             entry = LocalTask(key, task, epoch, job, folder, uploaded=dict.fromkeys(STREAMS, 0))
-            entry.restoring = restoring
+            entry.fetching = fetching
             self._tasks[key] = entry
             return True
 
@@ -110,7 +110,7 @@ class TaskTable:
     def _drop_unknown_to_shim(self, seen: set[str]) -> None:
         for key in [key for key in self._tasks if key not in seen]:
             entry = self._tasks[key]
-            if entry.restoring:
+            if entry.fetching:
                 continue
             if entry.record is None:
                 del self._tasks[key]  # the order never arrived; the server will give it again

@@ -1,8 +1,9 @@
-"""The door of agents for checkpoints: messages about them, and their pieces as plain bytes."""
+"""The door of agents for checkpoints and uploads: messages about them, and their pieces as plain bytes."""
 
 from __future__ import annotations
 
 import math
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,6 +14,7 @@ from scheduler.api.agent.reading import Reader
 from scheduler.models import CheckpointReason, Node
 from scheduler.services.checkpoints import receive, resume
 from scheduler.services.execution.agent_messages import agent_of_key
+from scheduler.services.uploads.nodes import give_piece, upload_for
 
 #: How long one call reads a checkpoint back; the next one goes on.
 CHECK_SECONDS: Final = 5.0
@@ -21,6 +23,7 @@ _INT: Final = 2**31 - 1
 #: Names of files and texts for people.
 _MOST_NAME: Final = 800
 _MOST_TEXT: Final = 300
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def answer_checkpoint(key: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,6 +46,9 @@ def answer_checkpoint(key: str, body: Mapping[str, Any]) -> dict[str, Any]:
         case "restore":
             task, epoch = _task(body)
             return {**resume.restore(node=node, task=task, epoch=epoch)}
+        case "upload":
+            task, epoch = _task(body)
+            return {**upload_for(node=node, task=task, epoch=epoch)}
         case "restored":
             task, epoch = _task(body)
             resume.note_restored(node=node, checkpoint=_id(body), task=task, epoch=epoch)
@@ -136,5 +142,10 @@ def get_piece(key: str, body: Mapping[str, Any]) -> bytes:
     read = Reader()
     number = read.whole(body, "number", "", _INT)
     read.finish()
+    if "sha256" in body:  # of an upload, whose pieces are named by their checksums
+        digest = _text(body, "sha256", 64)
+        if not _DIGEST.fullmatch(digest):
+            raise InvalidInput(message="The checksum is no SHA-256.")
+        return give_piece(node=node, task=task, epoch=epoch, number=number, digest=digest)
     checkpoint = _id(body, "checkpoint")
     return resume.give_piece(node=node, checkpoint=checkpoint, number=number, task=task, epoch=epoch)

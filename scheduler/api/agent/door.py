@@ -189,7 +189,7 @@ class AgentDoor:
         if call == "files":
             return await self._exchange_files(key, body, receive)
         if call == "checkpoints":
-            reads = body.get("op") in ("finish", "restore")
+            reads = body.get("op") in ("finish", "restore", "upload")
             return await (self._in_storage_thread if reads else self._in_thread)(answer_checkpoint, key, body)
         raise MusterError(message=f"There is no call {call}.", code="not-found", status=404)
 

@@ -13,7 +13,12 @@ class AgentsBackend:
 
     name = "agents"
     capabilities = Capabilities(
-        is_driven=False, reports_usage=True, streams_logs=True, suspends=True, keeps_secrets=True
+        is_driven=False,
+        reports_usage=True,
+        streams_logs=True,
+        suspends=True,
+        keeps_secrets=True,
+        takes_uploads=True,
     )
 
     def submit(self, node: str, assignments: Sequence[Assignment]) -> None:

@@ -159,6 +159,14 @@ def _isolation(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return mask
 
 
+def _agent(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    needs = query.request.features
+    if not needs:
+        return None
+    mask: Bools = (cluster.snapshot.nodes.features & needs) == needs
+    return mask
+
+
 def _taints(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     repelled = cluster.nodes.repelled(query.request.tolerations, hard=True)
     return None if repelled is None else ~repelled
@@ -281,6 +289,7 @@ BUILT_IN: Final[Mapping[str, StaticFilter | ResourceFilter | AffinityFilter]] = 
         StaticFilter("wall", _wall, permanent=True),
         StaticFilter("labels", _labels, permanent=True),
         StaticFilter("isolation", _isolation, permanent=True),
+        StaticFilter("agent", _agent, permanent=True),
         StaticFilter("taints", _taints, permanent=True),
         StaticFilter("affinity", _affinity, permanent=True),
         StaticFilter("reserved", _reserved),

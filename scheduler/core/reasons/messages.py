@@ -22,6 +22,7 @@ GATE_WORDS: Final[Mapping[str, str]] = {
     "wall": "are in partitions with a shorter time limit",
     "labels": "lack a required label",
     "isolation": "isolate jobs too little for the queue",
+    "agent": "run an agent older than the job needs",
     "taints": "have an untolerated taint",
     "affinity": "do not match the node affinity",
     "reserved": "are reserved for others",
@@ -183,6 +184,12 @@ def _no_matching_node(facts: Facts) -> str:
         return (
             f"No node offers {wanted} isolation, which the queue requires: node {_text(facts, 'node')} "
             f"{_text(facts, 'lacks')}. Choose another queue, or ask an operator for such a node."
+        )
+    if gate == "agent":
+        count = _number(facts, "nodes_too_old")
+        return (
+            f"{count:,} {_plural('node', count)} {'runs' if count == 1 else 'run'} an agent older than needed for "
+            f"{wanted}; upgrade the agent."
         )
     named = f" ({wanted})" if wanted else ""
     words = GATE_WORDS.get(gate, f"are excluded by {gate}")

@@ -22,6 +22,7 @@ from scheduler.core.plan import Decision, Facts, FilterCount, decide, sorted_fac
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.numa_fit import GATE as NUMA_GATE
 from scheduler.core.reasons.numa_fit import never_fits_one_domain, spans_domains_now
+from scheduler.core.snapshot.agent_features import in_words
 from scheduler.core.snapshot.node_isolation import lacking, level_of_bits
 
 #: Allocations looked at before all of them, to say how much ends by when.
@@ -287,7 +288,15 @@ def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
         facts["wanted"] = ", ".join(f"{key}={value}" for key, value in request.node_selector)
     elif worst is not None and worst.gate == "isolation":
         facts |= _isolation_facts(query, cluster)
+    elif worst is not None and worst.gate == "agent":
+        facts |= {"wanted": in_words(_unknown(query, cluster)), "nodes_too_old": worst.alone}
     return _with_gates(ReasonCode.NO_MATCHING_NODE, facts, cluster, counts)
+
+
+def _unknown(query: FilterQuery, cluster: ClusterIndex) -> int:
+    """What the job needs and the agent of some node does not know, as bits."""
+    needs = query.request.features
+    return int(np.bitwise_or.reduce(~cluster.snapshot.nodes.features & needs))
 
 
 def _isolation_facts(query: FilterQuery, cluster: ClusterIndex) -> Facts:

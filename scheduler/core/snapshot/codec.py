@@ -63,7 +63,7 @@ _STEPS_FROM: Final = 4096
 _LARGEST: Final = 1 << 30  # bytes a recording may unpack to
 
 #: Words of a request class that are written only where a job says them.
-_LATER_WORDS: Final = ("cpu_limit_millis", "memory_limit_mib", "one_domain")
+_LATER_WORDS: Final = ("cpu_limit_millis", "memory_limit_mib", "one_domain", "features")
 
 _C = TypeVar("_C", bound=Columns)
 

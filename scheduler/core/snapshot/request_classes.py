@@ -41,6 +41,7 @@ class RequestClass:
     task_term: TaskTerm | None = None
     cpu_limit_millis: int = 0  # what a task may use at most; 0 = whatever is idle
     memory_limit_mib: int = 0
+    features: int = 0  # what the agent has to know, bits of `agent_features.FEATURES`; 0 = any agent will do
     one_domain: bool = False  # CPUs, memory and devices of each task have to be of one NUMA domain
 
     @property
@@ -90,6 +91,7 @@ def request_class(
     cpu_limit_millis: int = 0,
     memory_limit_mib: int = 0,
     one_domain: bool = False,
+    features: int = 0,
 ) -> RequestClass:
     """Make a class in its one canonical form, whatever order the parts came in."""
     if per_task.gpu_millis >= 1000 or (per_task.gpu_millis and per_task.gpus != 1):
@@ -119,6 +121,7 @@ def request_class(
         cpu_limit_millis=cpu_limit_millis,
         memory_limit_mib=memory_limit_mib,
         one_domain=one_domain,
+        features=features,
     )
 
 

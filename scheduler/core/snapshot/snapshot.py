@@ -12,6 +12,7 @@ import numpy as np
 from scheduler.core.columns import Bools, Columns, Ints, bools, ints, objects, rows_of
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.snapshot.agent_features import ALL
 from scheduler.core.snapshot.constraints import Labels, Taint
 from scheduler.core.snapshot.request_classes import RequestClass
 
@@ -77,6 +78,7 @@ class NodeColumns(Columns):
     domains: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())
     bound: tuple[tuple[tuple[int, int, int], ...], ...] = objects(default=())  # and what is bound in them
     isolation: Ints = ints(default=0)  # what keeps its jobs apart: bits of `node_isolation.BITS`
+    features: Ints = ints(default=ALL)  # what its agent knows: bits of `agent_features.FEATURES`
     faulty: Bools = bools(default=False)  # its agent says that no task can start there now
 
 

@@ -28,6 +28,7 @@ from scheduler.core.reason_codes import PRECEDENCE
 from scheduler.core.reasons.job_reasons import array_reasons, job_reasons
 from scheduler.core.reasons.messages import amount
 from scheduler.core.reasons.numa_fit import lacks_in_domains
+from scheduler.core.snapshot.agent_features import in_words
 from scheduler.core.snapshot.constraints import Labels
 from scheduler.core.snapshot.node_isolation import lacking, level_of_bits
 from scheduler.core.snapshot.request_classes import RequestClass
@@ -283,6 +284,11 @@ def _isolation_words(candidates: Candidates, node: int) -> str:
     return f"{' and '.join(lacks)}; the queue requires {level_of_bits(needed)} isolation"
 
 
+def _agent_words(candidates: Candidates, node: int) -> str:
+    unknown = candidates.query.request.features & ~_nodes(candidates).features.item(node)
+    return f"runs an agent older than needed for {in_words(unknown)}"
+
+
 def _taint_words(candidates: Candidates, node: int) -> str:
     tolerations = candidates.query.request.tolerations
     keys = [
@@ -349,6 +355,7 @@ _SENTENCES: Final[dict[str, Callable[[Candidates, int], str]]] = {
     "state": _state_words,
     "labels": _label_words,
     "isolation": _isolation_words,
+    "agent": _agent_words,
     "taints": _taint_words,
     "size": _size_words,
     "jobs": _affinity_words,

@@ -35,6 +35,10 @@ def read_isolation(data: Any) -> dict[str, Any]:
         **{name: data.get(name) is True for name in HOLDS},
         "means": _texts(data.get("means")),
         "missing": _texts(data.get("missing")),
+        # An agent of an earlier version does not say it.
+        **(
+            {"secrets_in_memory": memory} if isinstance(memory := data.get("secrets_in_memory"), bool) else {}
+        ),
         **({"fault": fault[0]} if fault and fault[0] else {}),
     }
 
@@ -64,4 +68,5 @@ def isolation_shown(isolation: Mapping[str, Any]) -> dict[str, Any]:
         "promises": [(bool(isolation.get(name)), text) for name, text in HOLDS.items()],
         "means": isolation.get("means", []),
         "missing": isolation.get("missing", []),
+        "secrets_in_memory": isolation.get("secrets_in_memory"),
     }

@@ -135,7 +135,7 @@ SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, q
     queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes,
     CASE WHEN a.epoch > 1 THEN (SELECT min(t.id) FROM scheduler_attempt e JOIN scheduler_task t ON t.attempt_id = e.id
         WHERE e.job_id = j.number) END,
-    r.secrets, j.user_id, j.project_id
+    r.secrets, j.user_id, j.project_id, r.upload
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     LEFT JOIN accounts_user person ON person.id = j.user_id
@@ -187,6 +187,7 @@ class _AttemptRow(NamedTuple):
     secrets: str  # JSON
     user_id: int
     project_id: int
+    upload: UUID | None
 
     @property
     def scratch_limit_mib(self) -> int:
@@ -312,6 +313,8 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_id is not None and job.array_index is not None:
         assignment["array_id"], assignment["array_index"] = str(job.array_id), job.array_index
+    if job.upload is not None:
+        assignment["upload"] = str(job.upload)
     if job.checkpoint != "{}":
         _add_checkpoint(assignment, job)
 

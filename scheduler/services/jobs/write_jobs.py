@@ -7,7 +7,7 @@ whole or refused whole; one that is refused keeps no other from being written.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, overload
@@ -34,6 +34,7 @@ from scheduler.services.jobs.elements import write_elements
 from scheduler.services.submission.dependencies import Others, look_at_others, wait_for_others
 from scheduler.services.submission.job_spec import JobSpec
 from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
+from scheduler.services.uploads.verbs import hold_for_jobs
 from scheduler.state.lifecycle.dependencies import not_evaluated, wait_reason
 
 
@@ -124,9 +125,11 @@ def write_submissions(submissions: Sequence[Submission]) -> list[NewJobs | Muste
     specs = [spec for submission in submissions for spec in submission.specs]
     room = _Room(specs)
     others = look_at_others(specs)
+    uploads = hold_for_jobs({spec.upload for spec in specs if spec.upload is not None})
     outcomes: list[NewJobs | MusterError] = []
     for submission in submissions:
         try:
+            _require_uploads(submission, uploads)
             rows = _rows_of(submission, others, at=at)
             room.take(submission.specs)
         except MusterError as refused:
@@ -137,6 +140,16 @@ def write_submissions(submissions: Sequence[Submission]) -> list[NewJobs | Muste
     if accepted:
         _write(accepted, others, at=at)
     return outcomes
+
+
+def _require_uploads(submission: Submission, ready: Collection[uuid.UUID]) -> None:
+    """Raise Conflict where an upload was deleted since the request was read."""
+    if any(spec.upload is not None and spec.upload not in ready for spec in submission.specs):
+        raise Conflict(
+            message="The upload was deleted just now, so the job could never start.",
+            code="upload-not-ready",
+            way_out="Upload the folder again.",
+        )
 
 
 def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None:

@@ -12,7 +12,7 @@ from quotas.core.resources import Resources
 from scheduler.core.snapshot.snapshot import MUST, PACKS
 from scheduler.core.whatif.explain import Hypothetical
 from scheduler.models import Job
-from scheduler.services.submission.job_spec import JobSpec
+from scheduler.services.submission.job_spec import JobSpec, features_of
 from scheduler.state.load.request_rows import class_of_request
 
 
@@ -62,6 +62,7 @@ def hypothetical_of_row(job: Job, *, move: Mapping[str, Any] | None = None) -> H
             cpu_limit_millis=job.cpu_limit_millis or 0,
             memory_limit_mib=job.memory_limit_mib or 0,
             one_domain=job.numa == "one",
+            features=features_of(job),
         ),
         queue_id=job.queue_id,
         project_id=job.project_id,

@@ -6,18 +6,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from accounts.models.secret import SECRET_NAME
 from accounts.services import secrets
+from infra.errors import NotFound
 from quotas.core.gpu_models import read_slice
 from quotas.core.resources import cores_to_millis, parse_mib
 from scheduler.agent.results.patterns import BadPattern, FilePattern
 from scheduler.backends.registry import backend_of
 from scheduler.core.mail_types import parse_mail_types
 from scheduler.core.qos import QOS_WORDS, qos_of
+from scheduler.models import FolderUploadState
 from scheduler.services.submission.declaration import Kind, Schema, choice, declared
 from scheduler.services.submission.fields import BadValue, Inputs, read_decimal, read_integer, text_trouble
 from scheduler.services.submission.fields_dependencies import DATA_NAME
+from scheduler.services.uploads.verbs import upload_of
 
 MAX_ENV_ENTRIES: Final = 512
 #: The kernel gives a process about 2 MiB for arguments and environment together.
@@ -26,6 +30,7 @@ MAX_ENV_VALUE: Final = 32_768
 MAX_PATH: Final = 1024
 MAX_MAIL_TYPES: Final = 120
 MAX_ARTIFACTS: Final = 32
+MAX_UPLOAD: Final = 64
 #: What a task gets when its job says nothing; small, so that forgetting it costs little.
 DEFAULT_CPU_MILLIS: Final = 1000
 DEFAULT_MEMORY_MIB: Final = 256
@@ -222,6 +227,35 @@ def _no_secret(user: Any, project: Any, one: SecretAsked) -> str:
     whose = f"Project {project.slug} has" if one.of else f"Neither you nor project {project.slug} has"
     out = "ask a lead to set it on the project's page" if one.of else "set it under Settings"
     return f"{whose} {'no' if one.of else 'a'} secret {one.name!r}; {out}."
+
+
+def read_upload(inputs: Any, name: str) -> UUID | None:
+    """The id of a folder that the person has uploaded; one of somebody else is as unknown as one that is not there."""
+    given = inputs.text(name, most=MAX_UPLOAD)
+    if not given:
+        return None
+    try:
+        row = upload_of(given, by=inputs.catalogue.user)
+    except NotFound as error:
+        inputs.wrong(name, f"{error.message} {error.way_out}", code="no-such-upload")
+        return None
+    if row.state != FolderUploadState.READY:
+        inputs.wrong(
+            name,
+            f"Upload {row.name} is {row.get_state_display()}; finish it, or upload again.",
+            code="upload-not-ready",
+        )
+        return None
+    queue = inputs.queue
+    if queue is not None and not backend_of(queue.cluster).capabilities.takes_uploads:
+        inputs.wrong(
+            name,
+            f"Queue {queue.slug} runs jobs by a backend that takes no uploads; use another queue.",
+            code="no-uploads-here",
+        )
+        return None
+    found: UUID = row.pk
+    return found
 
 
 def read_working_dir(inputs: Inputs, name: str) -> str:

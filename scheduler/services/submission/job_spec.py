@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
 
 from django.conf import settings
 
@@ -13,6 +14,7 @@ from accounts.models import Project
 from quotas.core.gpu_models import sliced
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.core.snapshot.agent_features import needed
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
@@ -70,6 +72,7 @@ from scheduler.services.submission.fields_task import (
     MAX_MAIL_TYPES,
     MAX_PATH,
     MAX_SECRETS,
+    MAX_UPLOAD,
     SECRET,
     read_artifacts,
     read_cpu_cores,
@@ -82,6 +85,7 @@ from scheduler.services.submission.fields_task import (
     read_memory,
     read_ref,
     read_secrets,
+    read_upload,
     read_working_dir,
 )
 from scheduler.services.submission.rules import MAX_ELEMENTS, MAX_TASKS, RULES
@@ -371,6 +375,14 @@ class JobSpec:
                   placeholder="wandb,env=WANDB_API_KEY",
                   hint="One a line: NAME,env=VARIABLE or NAME,file=FILE. Only the name is part of the job."),
     )  # fmt: skip
+    upload: UUID | None = declared(
+        "upload", kind=Kind.TEXT, read=read_upload, default=None, most=MAX_UPLOAD,
+        help="The id of a folder that you have uploaded (/uploads): its files are in the working folder of each task "
+        "when the job starts, and in a fresh copy when it starts again.",
+        left_out="an empty working folder", example="4b1f3c1e-6c1d-4f0e-9d5e-2f6f8d1f7a10",
+        elsewhere=("files", "input_files", "folder"), columns={"upload": ""},
+        form=Form(label="Folder", group="what", place=1, widget=Widget.OWN),
+    )  # fmt: skip
     working_dir: str = declared(
         "working_dir", kind=Kind.TEXT, read=read_working_dir, default="", most=MAX_PATH,
         help="The directory where the command runs, an absolute path.", left_out="a fresh directory per job",
@@ -589,7 +601,16 @@ class JobSpec:
             "cpu_limit_millis": self.cpu_limit_millis or 0,
             "memory_limit_mib": self.memory_limit_mib or 0,
             "one_domain": self.numa == "one",
+            "features": features_of(self),
         }
+
+
+def features_of(job: Any) -> int:
+    """What the agent of its node has to know, of a request or of a job's row: bits of `agent_features.FEATURES`."""
+    return needed(
+        secrets=job.secrets, checkpoint=job.checkpoint, probes=job.probes, upload=job.upload, artifacts=job.artifacts,
+        output=job.output_path or job.error_path,
+    )  # fmt: skip
 
 
 JOB: Final = Schema(JobSpec, RULES)

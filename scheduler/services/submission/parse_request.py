@@ -69,7 +69,7 @@ def _text_of(payload: Mapping[str, Any]) -> int:
 
 #: What differs from job to job of a sweep. No rule compares one of these with any other field, so that the others
 #: need to be read only once for all requests that have them in common.
-OWN: Final = ("command", "script", "name", "env", "secrets", "labels", "working_dir", "artifacts")
+OWN: Final = ("command", "script", "name", "env", "secrets", "labels", "upload", "working_dir", "artifacts")
 _OWN_STEPS: Final = JOB.steps_of(OWN)
 _NOT_LASTING: Final = frozenset(field.name for field in JOB.fields if not field.lasting)
 #: Of one catalogue, and in characters of what they have in common.
@@ -96,7 +96,7 @@ class JobKind:
         """A request of this kind of which nothing of its own was read yet."""
         spec = JobSpec.__new__(JobSpec)
         spec.__dict__ = {**self.values, "command": "", "script": "", "name": "", "env": {}, "secrets": [],
-                         "labels": {}, "working_dir": "", "artifacts": [], "kind": self}  # fmt: skip
+                         "labels": {}, "upload": None, "working_dir": "", "artifacts": [], "kind": self}  # fmt: skip
         return spec
 
 

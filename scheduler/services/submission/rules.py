@@ -409,6 +409,17 @@ def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
         )
 
 
+@rule("upload", "working_dir")
+def an_upload_has_its_own_folder(spec: JobSpec, inputs: RequestInputs) -> None:
+    """An upload is put into the folder that Muster makes for the job, not into a `working_dir`."""
+    if spec.upload and spec.working_dir:
+        inputs.wrong(
+            "upload",
+            "Muster writes nothing in a working_dir; leave working_dir out, or copy the files in the job.",
+            code="inconsistent",
+        )
+
+
 @rule("env", "secrets")
 def a_variable_has_one_value(spec: JobSpec, inputs: RequestInputs) -> None:
     """A variable has its value from env or from a secret, not from both."""
@@ -423,6 +434,7 @@ RULES: Final[tuple[Rule, ...]] = (
     a_job_runs_one_thing,
     a_variable_has_one_value,
     artefacts_are_of_the_jobs_own_folder,
+    an_upload_has_its_own_folder,
     nodes_hold_the_tasks,
     tasks_follow_from_nodes,
     an_open_size_leaves_nodes_open,

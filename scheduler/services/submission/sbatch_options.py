@@ -360,6 +360,11 @@ def _secret(found: Directives, value: str) -> None:
     found.fill("secrets", [*found.fields.get("secrets", []), secret_of_text(value)])
 
 
+def _upload(found: Directives, value: str) -> None:
+    """`--upload=ID`: the folder that the job begins with; Slurm has no such option."""
+    found.fill("upload", value)
+
+
 def _gres_flags(found: Directives, value: str) -> str | None:
     """CPUs near the GPUs that a task is given, or it waits."""
     others = [flag for flag in value.split(",") if flag.strip().lower() != "enforce-binding"]
@@ -427,6 +432,7 @@ READERS: Final[dict[str, Callable[[Directives, str], Any]]] = {
     "mail-user": _mail_user,
     "signal": _signal,
     "secret": _secret,
+    "upload": _upload,
 }
 
 #: Known and without effect here, and why.

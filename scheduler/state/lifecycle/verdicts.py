@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, NOT_ISOLATED, NOT_RESTORED, SHUT_DOWN
+from scheduler.agent.protocol import (
+    GUARD_KILLED,
+    NEVER_BEGAN,
+    NOT_ISOLATED,
+    NOT_RESTORED,
+    NOT_UPLOADED,
+    SHUT_DOWN,
+)
 from scheduler.core.lifecycle import (
     AttemptState,
     FailureClass,
@@ -172,7 +179,7 @@ def lost(case: Case) -> Verdict | None:
     if not case.lost_text:
         return None
     job, text = case.job, case.lost_text
-    of_muster = text in _OF_MUSTER or text.startswith((NOT_RESTORED, _FORMER_NOT_RESTORED))
+    of_muster = text in _OF_MUSTER or text.startswith((NOT_RESTORED, _FORMER_NOT_RESTORED, NOT_UPLOADED))
     failure = FailureClass.INFRASTRUCTURE if of_muster else FailureClass.NODE_LOST
     if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
         wait = backoff_seconds(job.earlier_lost)

@@ -9,7 +9,9 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from scheduler.agent import PROTOCOL
 from scheduler.core.cluster.numa import UNKNOWN, Amounts, Bound, bind, bound_column
+from scheduler.core.snapshot.agent_features import ALL, known_by
 from scheduler.core.snapshot.constraints import NO_EXECUTE, Labels, Taint
 from scheduler.core.snapshot.node_isolation import BITS
 from scheduler.core.snapshot.snapshot import (
@@ -43,6 +45,10 @@ _NODES_AS_STORED: Final = {
         SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
         FROM scheduler_node_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
         WHERE part.node_id = node.id), 0)""",
+    # An agent that has not said its protocol has not spoken yet.
+    "features": f"CASE coalesce(node.agent_protocol, {PROTOCOL}) "
+    + " ".join(f"WHEN {one} THEN {known_by(one)}" for one in range(PROTOCOL))
+    + f" ELSE {ALL} END",
     "faulty": "coalesce(node.isolation->>'fault', '') <> ''",
     "isolation": " + ".join(
         f"CASE WHEN node.isolation->'{name}' = 'true' THEN {bit} ELSE 0 END" for name, bit in BITS.items()

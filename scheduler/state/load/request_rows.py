@@ -11,6 +11,7 @@ import numpy as np
 from quotas.core.gpu_models import sliced
 from quotas.core.resources import Resources
 from scheduler.core.columns import Ints
+from scheduler.core.snapshot.agent_features import FEATURES
 from scheduler.core.snapshot.constraints import (
     NODE_NAME,
     OWN_ARRAY,
@@ -38,12 +39,22 @@ class RequestRow(NamedTuple):
     cpu_limit_millis: int
     memory_limit_mib: int
     one_domain: bool
+    features: int
     extras: str
     node_selector: str
     tolerations: str
     affinity: str
 
 
+#: What says that a job needs a feature of the agent.
+_SAYS: Final = {
+    "secrets": "request.secrets <> '[]'",
+    "checkpoints": "request.checkpoint <> jsonb_build_object()",
+    "probes": "request.probes <> '[]'",
+    "uploads": "request.upload IS NOT NULL",
+    "artifacts": "request.artifacts <> '[]'",
+    "output files": "request.output_path <> '' OR request.error_path <> ''",
+}
 #: The same of a row `request` and its row `job`, part of every query that reads jobs.
 REQUEST_COLUMNS: Final = {
     "cpu_millis": "request.cpu_millis",
@@ -56,6 +67,7 @@ REQUEST_COLUMNS: Final = {
     "cpu_limit_millis": "coalesce(request.cpu_limit_millis, 0)",
     "memory_limit_mib": "coalesce(request.memory_limit_mib, 0)",
     "one_domain": "request.numa = 'one'",
+    "features": " + ".join(f"({said})::int * {FEATURES[name]}" for name, said in _SAYS.items()),
     "extras": "request.extras::text",
     "node_selector": "request.node_selector::text",
     "tolerations": "request.tolerations::text",
@@ -93,6 +105,7 @@ def class_of_row(row: RequestRow) -> RequestClass:
         cpu_limit_millis=row.cpu_limit_millis,
         memory_limit_mib=row.memory_limit_mib,
         one_domain=row.one_domain,
+        features=row.features,
     )
 
 
@@ -106,6 +119,7 @@ def class_of_request(
     cpu_limit_millis: int = 0,
     memory_limit_mib: int = 0,
     one_domain: bool = False,
+    features: int = 0,
 ) -> RequestClass:
     """The class of a request in the form in which jobs store it; `move` of its affinity are the terms of a move."""
     move = _Move.of(affinity.get("move") or {})
@@ -124,6 +138,7 @@ def class_of_request(
         cpu_limit_millis=cpu_limit_millis,
         memory_limit_mib=memory_limit_mib,
         one_domain=one_domain,
+        features=features,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
@@ -11,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_django.fixtures import Settings
 
 from accounts.models import User
 from config.http.api_server import ApiDoor, PageDoor
 from muster.arguments import main
 from muster.client import Client, Failed
 from muster.download import local_path, save, unpack
-from scheduler.models import Artifact, Checkpoint, Job, KeptResult
+from muster.uploads import _pieces, read_folder
+from scheduler.models import Artifact, Checkpoint, FolderUpload, Job, KeptResult
 from scheduler.services.artifacts.uploads import store_due
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import Server, World, wait_for
@@ -185,3 +189,90 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_token_goes_nowhere_in_the_clear(url: str, token: str, why: str) -> None:
     with pytest.raises(Failed, match=why):
         Client(url, token)
+
+
+# ---------------------------------------------------------------- uploads
+
+
+def a_folder(at: Path) -> Path:
+    """With a script, a file of two pieces, an odd name and an empty folder."""
+    (at / "src" / "empty").mkdir(parents=True)
+    (at / "run.sh").write_text("#!/bin/sh\nsha256sum < src/big.bin | cut -c1-64; ls -A . src\n")
+    (at / "run.sh").chmod(0o755)
+    (at / "src/big.bin").write_bytes(bytes(range(256)) * 20_000)
+    (at / "src/a\\b\n").write_text("odd")
+    return at
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_folder_is_sent_run_listed_and_deleted(
+    world: World, start_agent: StartAgent, muster: Muster, settings: Settings, tmp_path: Path
+) -> None:
+    settings.MUSTER_STORAGE = (tmp_path / "storage").as_uri()
+    folder = a_folder(tmp_path / "training")
+    start_agent()
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --gres-flags=other\n./run.sh\n")
+
+    code, said, noted = muster(
+        world.user,
+        "submit",
+        "--upload",
+        str(folder),
+        "--exclude",
+        "*.pyc",
+        "--set",
+        "cpu_cores=1",
+        str(script),
+    )
+    job = Job.objects.get()
+    assert (code, said) == (0, f"Submitted job {job.number}\n")
+    assert "line 2 has no effect: #SBATCH --gres-flags=other" in noted
+    world.run_until(job, "completed")
+    digest = hashlib.sha256((folder / "src/big.bin").read_bytes()).hexdigest()
+    assert world.output(job).decode().split("\n")[:3] == [digest, ".:", "run.sh"]
+    assert "empty" in world.output(job).decode()
+    code, said, _ = muster(world.user, "uploads", "list")
+    assert str(job.upload) in said
+    assert muster(world.user, "uploads", "delete", str(job.upload), "--yes")[0] == 0
+    assert FolderUpload.objects.get().state == "removed"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_cannot_be_sent_is_refused_and_leaves_nothing(
+    world: World, muster: Muster, settings: Settings, tmp_path: Path
+) -> None:
+    settings.MUSTER_STORAGE = (tmp_path / "storage").as_uri()
+    folder = a_folder(tmp_path / "training")
+    (folder / "link").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "pipe")
+    for wrong, words in (
+        (["uploads", "create", str(folder)], "link is a link, and links are not followed"),
+        (["uploads", "create", str(folder), "--exclude", "link"], "pipe is neither a file nor a folder"),
+        (["uploads", "create", str(tmp_path / "none")], "cannot be read"),
+        (["uploads", "create", str(folder / "src/empty")], "has no file to send"),
+        (["submit"], "Give a file, or a command"),
+        (["submit", "-c", "true", "--set", "cpus"], "is no setting"),
+    ):
+        code, _, said = muster(world.user, *wrong)
+        assert (code, words in said) == (1, True), said
+    assert not FolderUpload.objects.exists()
+
+    code, _, said = muster(
+        world.user, "submit", "-c", "true", "--set", "gpus=oops", "--upload", str(folder),
+        "--exclude", "link", "--exclude", "pipe",
+    )  # fmt: skip
+    row = FolderUpload.objects.get()
+    assert (code, f"--set upload={row.pk}" in said) == (1, True)
+    assert muster(world.user, "submit", "-c", "true", "--set", f"upload={row.pk}")[0] == 0
+    assert Job.objects.get().upload == row.pk
+
+
+def test_a_file_that_changes_while_it_is_sent_ends_the_upload(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path / "training")
+    found = read_folder(folder)
+    assert "src/a\\\\b\\x0a" in found.files  # as the API writes it
+    (folder / "run.sh").write_text("longer than before " * 10)
+
+    with pytest.raises(Failed, match=r"run\.sh changed while it was sent"):
+        list(_pieces(found, ["run.sh"], 4096))

@@ -18,6 +18,7 @@ from pytest_django.fixtures import Settings
 
 from accounts.models import AuditEvent
 from infra.db.prepared import ask
+from scheduler.agent import PROTOCOL
 from scheduler.api.agent import door
 from scheduler.core.lifecycle import JobState
 from scheduler.models import JoinToken, LogChunk, Node, NodeHeartbeat, Task
@@ -35,7 +36,7 @@ MACHINE: dict[str, Any] = {
     "agent_version": "0", "labels": {}, "partitions": [], "devices": [],
 }  # fmt: skip
 SYNC: dict[str, Any] = {
-    "protocol": 1, "session": "s", "wait_seconds": 0, "known": [], "reports": [], "boot_id": "b",
+    "protocol": PROTOCOL, "session": "s", "wait_seconds": 0, "known": [], "reports": [], "boot_id": "b",
     "agent_version": "0", "clock_ms": 0,
 }  # fmt: skip
 

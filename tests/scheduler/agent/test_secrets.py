@@ -11,7 +11,8 @@ from pytest_django.fixtures import Settings
 
 from accounts.models import Membership, Secret
 from accounts.services.secrets import delete_secret, set_secret
-from scheduler.models import Job
+from scheduler.agent.secret_values import memory
+from scheduler.models import Job, Node
 from scheduler.services.jobs.verbs import requeue_job
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, World, wait_for
@@ -52,6 +53,11 @@ def files_with(folder: Path, value: str) -> list[str]:
     return sorted(found)
 
 
+def values_in_memory(state: Path) -> list[str]:
+    """Files of this agent's folders in memory."""
+    return [str(path) for folder in memory.folders(state) for path in folder.rglob("*") if path.is_file()]
+
+
 def test_a_task_gets_its_secrets_and_nobody_else_reads_them(kept: World, start_agent: StartAgent) -> None:
     agent = start_agent()
     job = kept.submit(
@@ -61,14 +67,14 @@ def test_a_task_gets_its_secrets_and_nobody_else_reads_them(kept: World, start_a
     )  # fmt: skip
     kept.run_until(job, "running")
     wait_for(lambda: kept.task(job).log_chunks.exists())
-    # On the node: in the file that the task reads, in what a next agent masks by, and in what the task printed.
+    # On the node's disk: in what the task printed, and nowhere else. In memory: what a next agent masks by.
     where = files_with(agent.state, KEY.splitlines()[1])
-    assert {path.split("/")[0] for path in where} <= {"tasks", "secrets"}
-    assert {path.rsplit("/", 1)[1] for path in where if path.startswith("tasks")} <= {
-        "id_rsa",
-        "stderr",
-        "stderr.whole",
-    }
+    assert {path.rsplit("/", 1)[1] for path in where} <= {"stderr", "stderr.whole"}
+    assert files_with(agent.state, TOKEN) == [] or {
+        path.rsplit("/", 1)[1] for path in files_with(agent.state, TOKEN)
+    } <= {"stdout", "stdout.whole"}
+    assert [path.rsplit("/", 2)[1] for path in values_in_memory(agent.state)] == ["masks"]
+    assert Node.objects.get().isolation["secrets_in_memory"] is True
     kept.run_until(job, "completed")
 
     out = kept.output(job, "stdout").decode()
@@ -81,7 +87,7 @@ def test_a_task_gets_its_secrets_and_nobody_else_reads_them(kept: World, start_a
     kept_file = next((agent.state / "results").glob("*/work/out.txt"))
     assert f"key {STARS}\n" in kept_file.read_text()  # what the job names with -o is masked too
     # Once the server has all of it, the node has neither: not in its journal, its log, or anywhere.
-    wait_for(lambda: not any((agent.state / "secrets").iterdir()))
+    wait_for(lambda: not values_in_memory(agent.state))
     wait_for(lambda: not any((agent.state / "trash").iterdir()))
     assert files_with(agent.state, KEY.splitlines()[1]) == files_with(agent.state, TOKEN) == []
 
@@ -118,15 +124,42 @@ def test_an_agent_that_adopts_a_task_goes_on_masking(kept: World, start_agent: S
     assert kept.output(job, "stdout").decode() == f"one {STARS}\ntwo {STARS}\n"
 
 
-def test_secrets_are_gone_also_where_shim_and_guard_are_killed(kept: World, start_agent: StartAgent) -> None:
+@pytest.mark.parametrize("isolation", ["auto", "files", "off"])
+def test_secrets_are_gone_also_where_shim_and_guard_are_killed(
+    kept: World, start_agent: StartAgent, isolation: str
+) -> None:
     agent = start_agent()
-    job = kept.submit("sleep 60", secrets=BOTH, restart_policy="never")
+    job = kept.submit('cp "$MUSTER_SECRETS_DIR/id_rsa" . && sleep 60', secrets=BOTH, restart_policy="never")
     kept.run_until(job, "running")
-    assert list((agent.state / "tasks").glob("*/secrets/id_rsa"))
+    (copy,) = wait_for(lambda: list((agent.state / "tasks").glob("*/work/id_rsa")))
+    wait_for(lambda: copy.read_text() == KEY)
     kill_guards(agent.state)
     kept.run_until(job, "failed")
 
-    assert list((agent.state / "tasks").glob("*/secrets/id_rsa")) == []
+    assert [path for path in files_with(agent.state / "tasks", KEY) if "work" not in path] == []
+    assert [path for path in values_in_memory(agent.state) if "/masks/" not in path] == []
+
+
+@pytest.mark.parametrize("isolation", ["auto", "off"])
+def test_secret_files_are_never_on_disk_and_go_with_the_job_after_kills(
+    kept: World, start_agent: StartAgent, isolation: str
+) -> None:
+    agent = start_agent()
+    job = kept.submit(
+        'while ! test -e go; do sleep 0.05; done; cmp "$MUSTER_SECRETS_DIR/id_rsa" /dev/null', secrets=BOTH
+    )
+    kept.run_until(job, "running")
+    agent.kill_shim()
+    agent.kill()
+    agent.start()
+    (work,) = (agent.state / "tasks").glob("*/work")
+    assert files_with(agent.state, KEY) == files_with(agent.state, TOKEN) == []
+    assert values_in_memory(agent.state)
+    (work / "go").touch()
+    kept.run_until(job, "failed")
+
+    assert Job.objects.get(pk=job.pk).exit_code == 1  # the file is there, and differs
+    wait_for(lambda: not values_in_memory(agent.state))
 
 
 def test_the_next_attempt_gets_the_present_value(kept: World, start_agent: StartAgent) -> None:
@@ -206,10 +239,11 @@ def test_another_job_reads_neither_files_nor_environment(kept: World, start_agen
     job = kept.submit("sleep 30", secrets=BOTH)
     kept.run_until(job, "running")
     pid = kept.task(job).pid
-    wait_for(lambda: list((agent.state / "tasks").glob("*/secrets/id_rsa")))
+    places = " ".join(f"{folder}/*/*" for folder in memory.folders(agent.state))
+    assert values_in_memory(agent.state)
     thief = kept.submit(
-        f"cat {agent.state}/tasks/*/secrets/id_rsa {agent.state}/secrets/* /proc/{pid}/environ /proc/*/environ"
-        " | tr '\\0' '\\n'; ls -R " + str(agent.state),
+        f"cat {agent.state}/tasks/*/secrets/id_rsa {places} {places}/* /proc/{pid}/environ /proc/*/environ"
+        f" | tr '\\0' '\\n'; ls -R {agent.state} {places}",
     )
     kept.run_until(thief, "completed", "failed")
 

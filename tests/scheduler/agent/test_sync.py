@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.agent.checkpoints.restore import Restores
 from scheduler.agent.checkpoints.service import CheckpointService
+from scheduler.agent.fetches.service import Fetches
 from scheduler.agent.node.inventory import MeasuredInventory, Overrides
 from scheduler.agent.protocol import SyncAnswer
 from scheduler.agent.server.client import ServerClient
@@ -65,7 +65,7 @@ def sync(tmp_path: Path, table: TaskTable, link: Link) -> ServerSync:
         inventory=inventory,
         gpus=None,
         checkpoints=CheckpointService(table, lambda *_: None, stopping),
-        restores=Restores(
+        fetches=Fetches(
             tmp_path, table, start=lambda _: None, connect=lambda: ServerClient("http://127.0.0.1:1"),
             stopping=stopping,
         ),

@@ -61,6 +61,25 @@ def test_t31_an_agent_of_the_release_before_runs_jobs_of_this_server(
 
 
 @needs_history
+def test_t31_a_job_that_an_old_agent_does_not_know_waits_for_its_upgrade(
+    world: World, old_agent: AgentProcess, settings: Any, tmp_path: Path
+) -> None:
+    settings.MUSTER_STORAGE = tmp_path.as_uri()
+    job = world.submit("echo made > a", artifacts=["a"])
+    world.plan()
+    job.refresh_from_db()
+    assert (job.state, job.reason_code) == ("queued", "NoMatchingNode")
+    assert job.reason_text == "1 node runs an agent older than needed for artifacts; upgrade the agent."
+    assert not job.attempts.exists()
+
+    old_agent.kill()
+    old_agent.source, old_agent.arguments = ROOT, ("--isolation", "off")
+    old_agent.start()
+    wait_for(lambda: Node.objects.get().agent_protocol == PROTOCOL)
+    world.run_until(job, "completed")
+
+
+@needs_history
 @pytest.mark.parametrize("way", ["upgrade", "rollback"])
 def test_t31_a_job_goes_on_while_its_agent_is_replaced_by_one_of_the_other_release(
     world: World, old_agent: AgentProcess, tmp_path: Path, way: str

@@ -18,7 +18,9 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
+from scheduler.agent.isolation.means import Means
 from scheduler.agent.protocol import CHECKPOINTS, RESTORED, SECRETS, TaskOrder, read_folder_name
+from scheduler.agent.secret_values.memory import FILES, remove_files, remove_files_but, write_files
 from scheduler.agent.shim.folders.trash import Trash
 
 #: Folders that are kept for later tasks.
@@ -40,7 +42,7 @@ class TaskFolders:
     """The task folders of one state folder; what is neither kept nor given out again goes to `trash`."""
 
     def __init__(self, state: Path, trash: Trash) -> None:
-        self._trash = trash
+        self._trash, self._state = trash, state
         self._tasks, self._results = state / "tasks", state / "results"
         self._path = state / "spare"
         self._path.mkdir(mode=0o700, exist_ok=True)
@@ -57,12 +59,13 @@ class TaskFolders:
         *,
         owner: tuple[int, int] | None = None,
         ended: Callable[[], Iterable[str]] = tuple,
+        means: Means | None = None,
     ) -> None:
         """Make the folder that the order names, with the script and `work` in it; raises OSError.
 
         All of it belongs to the `owner` (user and group), where one is given. `work` is empty for the first attempt of
         a job. A later one goes on in that of the attempt before it, where that ran here: its folder was kept, or is
-        among those of tasks that have `ended`.
+        among those of tasks that have `ended`. Each attempt of a job with an upload has a fresh copy of that instead.
         """
         folder = order["folder"]
         has_script = self._rename_spare(folder)
@@ -70,10 +73,12 @@ class TaskFolders:
             os.mkdir(folder, 0o700)
             os.mkdir(folder + "/work", 0o700)
         _give_to(folder, owner or (os.geteuid(), os.getegid()))
+        if upload := order.get("upload"):
+            _begin_with(folder, upload, owner)
         if order.get("checkpoints"):
             _add_checkpoints(folder, order.get("restore", ""), owner)
         if "secrets" in order:
-            _add_secrets(folder, order["secrets"]["files"], owner)
+            _add_secrets(order, owner, means or Means())
         self._given[folder] = _identity(folder + "/work")
         if order["script"]:
             with open(
@@ -86,7 +91,9 @@ class TaskFolders:
         elif has_script:
             os.unlink(folder + "/script")
         whose = read_folder_name(os.path.basename(folder))
-        if whose is not None and whose.epoch > 1 and (earlier := self._earlier(order, ended())):
+        if upload or whose is None or whose.epoch == 1:
+            return
+        if earlier := self._earlier(order, ended()):
             self._take_over(earlier, folder)
 
     def _earlier(self, order: TaskOrder, ended: Iterable[str]) -> str | None:
@@ -119,6 +126,7 @@ class TaskFolders:
     def remove_secrets(self, folder: str) -> None:
         """Remove the secrets of a task that has ended, wherever its job has led a link."""
         self._remove(folder, SECRETS)
+        remove_files(self._state, os.path.basename(folder))
 
     def remove_output(self, folder: str) -> None:
         """Remove what a task with secrets has printed: the server has all of it, masked."""
@@ -192,6 +200,7 @@ class TaskFolders:
         for name in _names_in(self._tasks):
             if name not in known:
                 self.take_back(f"{self._tasks}/{name}", reusable=False)
+        remove_files_but(self._state, known)
 
     def discard(self, names: Iterable[str]) -> None:
         """Remove kept folders."""
@@ -245,29 +254,41 @@ def _add_checkpoints(folder: str, restored: str, owner: tuple[int, int] | None) 
         return
     os.chown(f"{folder}/{CHECKPOINTS}", *owner, follow_symlinks=False)
     if restored:
-        for path, _, files in os.walk(f"{folder}/{RESTORED}"):
-            os.chown(path, *owner, follow_symlinks=False)
-            for name in files:
-                os.chown(os.path.join(path, name), *owner, follow_symlinks=False)
+        _give_all(f"{folder}/{RESTORED}", owner)
 
 
-def _add_secrets(folder: str, files: dict[str, str], owner: tuple[int, int] | None) -> None:
-    """Write secrets as files that the task's account alone can read; raises OSError."""
-    os.mkdir(f"{folder}/{SECRETS}", 0o700)
-    for name, value in files.items():
-        file = os.open(
-            f"{folder}/{SECRETS}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400
-        )
-        try:
-            data = value.encode()
-            while data:
-                data = data[os.write(file, data) :]
-            if owner is not None:
-                os.fchown(file, *owner)
-        finally:
-            os.close(file)
+def _begin_with(folder: str, upload: str, owner: tuple[int, int] | None) -> None:
+    """Have what the agent has fetched be the working folder."""
     if owner is not None:
-        os.chown(f"{folder}/{SECRETS}", *owner, follow_symlinks=False)
+        _give_all(upload, owner)
+    os.rmdir(f"{folder}/work")
+    os.rename(upload, f"{folder}/work")
+
+
+def _give_all(folder: str, owner: tuple[int, int]) -> None:
+    """Have a folder of ours, and all that is in it, belong to this account."""
+    for path, _, files in os.walk(folder):
+        os.chown(path, *owner, follow_symlinks=False)
+        for name in files:
+            os.chown(os.path.join(path, name), *owner, follow_symlinks=False)
+
+
+def _add_secrets(order: TaskOrder, owner: tuple[int, int] | None, means: Means) -> None:
+    """Write secrets as files: into memory where there is such a folder; a guard with a view does it there itself.
+
+    Raises OSError.
+    """
+    if means.namespaces:
+        return
+    path = f"{order['folder']}/{SECRETS}"
+    if means.memory:
+        inside = f"{means.memory}/{FILES}/{os.path.basename(order['folder'])}"
+        os.symlink(inside, path)
+    else:
+        inside = path
+    os.mkdir(inside, 0o700)
+    write_files(inside, order["secrets"]["files"], owner)
+    order["secrets_folder"] = inside
 
 
 def _left_when_cleared(folder: str, work: tuple[int, ...]) -> set[str] | None:

@@ -1,0 +1,1 @@
+"""Rows of what people send to the portal for their jobs."""

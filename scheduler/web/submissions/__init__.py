@@ -1,0 +1,1 @@
+"""Pages beside the submit form."""
