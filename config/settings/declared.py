@@ -495,8 +495,8 @@ GROUPS: Final[tuple[tuple[str, tuple[Setting, ...]], ...]] = (
                 "MUSTER_KEEP_UPLOADS_DAYS",
                 "int",
                 7,
-                "Time for which an uploaded folder is kept after a job last named it; those of jobs that have not ended, "
-                "or whose results are kept, stay. 0: unlimited.",
+                "Time for which an uploaded folder is kept after a job last named it; those of jobs that have not "
+                "ended, or whose results are kept, stay. 0: unlimited.",
                 "days",
             ),
             Setting(
