@@ -11,7 +11,7 @@ from typing import Final
 from scheduler.agent import PROTOCOL, VERSION, processes
 from scheduler.agent.checkpoints.service import CheckpointService
 from scheduler.agent.console import say
-from scheduler.agent.fetches.service import Fetches, Wanted
+from scheduler.agent.fetches.service import Fetches, ToFetch
 from scheduler.agent.gpu.gpus import Gpus
 from scheduler.agent.node.inventory import MeasuredInventory
 from scheduler.agent.protocol import Assignment, Report, Stop, SyncAnswer, SyncRequest, TaskOrder
@@ -143,8 +143,8 @@ class ServerSync:
                 process_limit=self._settings.process_limit,
                 requests_are_limits=self._settings.requests_are_limits,
             )
-            wanted = Wanted(assignment.get("upload", ""), assignment.get("restore", False))
-            fetching = any(wanted)
+            to_fetch = ToFetch(assignment.get("upload", ""), assignment.get("restore", False))
+            fetching = any(to_fetch)
             try:
                 if "secrets" in order:
                     self._table.secrets.keep(order["key"], order["secrets"]["masked"])
@@ -155,7 +155,7 @@ class ServerSync:
                 task, epoch, job=assignment["job"], folder=order["folder"], fetching=fetching
             )
             if added and fetching:
-                self._fetches.begin(order, wanted)
+                self._fetches.begin(order, to_fetch)
             elif added:
                 orders.append(order)
         if orders:

@@ -273,7 +273,7 @@ NOT_TEXT: Final = {
     "read_inventory": "fields", "read_isolation": "bounded texts",
     "read_pack": "as tolerations", "read_restart_rules": "as tolerations", "read_checkpoint": "as tolerations",
     "read_probes": "as tolerations", "read_usage": "numbers",
-    "read_env": "fields of bounded text", "read_working_dir": "field name",
+    "read_upload": "bounded text", "read_env": "fields of bounded text", "read_working_dir": "field name",
     "read_job_type": "bounded text", "read_ref": "bounded text", "read_cpu_cores": "field cpu_cores",
     "read_memory": "field memory", "read_gpu_slice": "read_slice", "read_gpu_share": "field gpu_share",
     "read_extras": "fields", "read_log": "a job", "read_stream": "a task", "read_merged": "tasks",

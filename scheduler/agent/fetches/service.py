@@ -25,7 +25,7 @@ from scheduler.agent.tasks.task_table import TaskTable
 _AT_ONCE: Final = 2
 
 
-class Wanted(NamedTuple):
+class ToFetch(NamedTuple):
     """What a task begins with: the id of an upload, "" for none; and a checkpoint, if there is one."""
 
     upload: str = ""
@@ -59,20 +59,20 @@ class Fetches:
                 if name not in known:
                     shutil.rmtree(folder / name, ignore_errors=True)
 
-    def begin(self, order: TaskOrder, wanted: Wanted) -> None:
+    def begin(self, order: TaskOrder, to_fetch: ToFetch) -> None:
         """Fetch in a thread of its own what the task begins with, and then have it started."""
-        threading.Thread(target=self._work, args=(order, wanted), name="fetch", daemon=True).start()
+        threading.Thread(target=self._work, args=(order, to_fetch), name="fetch", daemon=True).start()
 
     def stop(self, key: str, reason: str) -> None:
         """The task whose beginning is being fetched is not to be started."""
         self._ended[key] = reason
 
-    def _work(self, order: TaskOrder, wanted: Wanted) -> None:
+    def _work(self, order: TaskOrder, to_fetch: ToFetch) -> None:
         key = order["key"]
         with self._turns:
             record: TaskRecord | None = None
             try:
-                record = self._fetch(order, wanted)
+                record = self._fetch(order, to_fetch)
             except Stopped:
                 return
             if reason := self._ended.pop(key, ""):
@@ -85,16 +85,16 @@ class Fetches:
             if record is None:
                 self._start([order])
 
-    def _fetch(self, order: TaskOrder, wanted: Wanted) -> TaskRecord | None:
+    def _fetch(self, order: TaskOrder, to_fetch: ToFetch) -> TaskRecord | None:
         """Complete the order; the record of its end where that is not possible. Raises Stopped."""
         key, what = order["key"], NOT_UPLOADED
         about: dict[str, Any] = {"task": order["meta"]["task"], "epoch": order["meta"]["epoch"]}
         fetching = Fetching(self._connect(), self._calls, about, self._stopping, lambda: key in self._ended)
         try:
-            if wanted.upload:
+            if to_fetch.upload:
                 fetch_upload(fetching, order, self._uploaded / key)
             what = NOT_RESTORED
-            if wanted.restore:
+            if to_fetch.restore:
                 fetch_checkpoint(fetching, order, self._restored / key)
         except (Refused, BadFetch, ServerUnreachable) as error:
             say(f"{what}: {error}")

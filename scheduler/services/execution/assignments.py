@@ -247,6 +247,8 @@ def _describe(
         _add_options(assignment, task, attempts[task.attempt], on_node)
         if (first := attempts[task.attempt].first_task) is not None:
             assignment["first_task"] = first
+        if (upload := attempts[task.attempt].upload) is not None:
+            assignment["upload"] = str(upload)
         assignments.append(assignment)
     return assignments
 
@@ -313,8 +315,6 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_id is not None and job.array_index is not None:
         assignment["array_id"], assignment["array_index"] = str(job.array_id), job.array_index
-    if job.upload is not None:
-        assignment["upload"] = str(job.upload)
     if job.checkpoint != "{}":
         _add_checkpoint(assignment, job)
 
