@@ -53,7 +53,7 @@ SETTINGS: Final = (
         "MUSTER_KEEP_UPLOADS_DAYS",
         "int",
         7,
-        "Time for which an uploaded folder is kept after its last job was submitted; those of jobs that have not "
+        "Time for which an uploaded folder is kept after a job last named it; those of jobs that have not "
         "ended, or whose results are kept, stay. 0: unlimited.",
         "days",
     ),
