@@ -31,5 +31,5 @@ def name_fields() -> None:
     for label in _APPS:
         for model in apps.get_app_config(label).get_models():
             for field in model._meta.local_fields:
-                if getattr(field, "_verbose_name", None) is None:
+                if "verbose_name" not in field.deconstruct()[3]:
                     field.verbose_name = readable(field.name)

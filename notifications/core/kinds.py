@@ -64,8 +64,7 @@ KINDS: Final[dict[Kind, About]] = {
     Kind.ENDED: About("Job completed", "A job of yours has completed.", portal=False),
     Kind.BEGAN: About("Job started", "A job of yours runs.", portal=False),
     Kind.REQUEUED: About(
-        "Job requeued",
-        "An attempt failed, its node was lost, or the job was moved or requeued: the job is pending again.",
+        "Job requeued", "An attempt failed, a node was lost, or the job was moved or requeued: it is pending again."
     ),
     Kind.PREEMPTED: About("Job preempted", "A job of yours is stopped for another job."),
     Kind.CANCELLED: About("Job cancelled by somebody else", "Somebody else has cancelled a job of yours."),

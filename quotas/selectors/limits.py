@@ -81,6 +81,6 @@ def grant_by_id(user: User, grant_id: int) -> Grant:
     if found is None:
         raise NotFound(
             f"There is no request {grant_id}, or you may not see it.",
-            way_out="The page Quota, under Requests, and GET /api/v1/quotas/requests list the requests you can see.",
+            way_out="The page Requests and GET /api/v1/quotas/requests list the requests that you can see.",
         )
     return found

@@ -47,7 +47,7 @@ def test_more_memory_than_the_limit_ends_what_takes_it(shim: LoneShim, how: str)
     record = shim.wait(key)
 
     # Where the task is slow, the shim may measure it between the limit and the 8 MiB that the group has beyond it.
-    measured = re.fullmatch(r"It held (\d+) MiB of memory; its limit is 64 MiB\.", record["text"])
+    measured = re.fullmatch(r"The task used (\d+) MiB of memory; its limit is 64 MiB\.", record["text"])
     assert record["text"] == "Out of memory: the limit is 64 MiB." or (measured and int(measured[1]) <= 72)
     assert record["exit_code"] == 137 or record["exit_signal"] == 9
     assert out(shim, key) == ""

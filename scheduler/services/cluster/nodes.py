@@ -204,7 +204,7 @@ def _set_flags(
         )
     if deadline is not None and deadline <= timezone.now():
         raise InvalidInput(
-            message=f"The deadline {written(deadline)} is over.",
+            message=f"The deadline {written(deadline)} has passed.",
             way_out="Give one in the future, such as 2h; to stop the jobs at once, requeue or cancel them.",
         )
     row = Node.objects.select_for_update(no_key=True).get(pk=node.pk)

@@ -129,7 +129,7 @@ def _grace(job: Job) -> int:
 def _stopping(move: JobMove, job: Job, now: datetime) -> None:
     """Its attempt is asked to end."""
     if job.is_terminal and job.epoch == move.epoch:
-        end_move(move, MoveState.UNDONE, f"the job {job.state} before the move", now)
+        end_move(move, MoveState.UNDONE, f"the job ended before the move ({job.state})", now)
     elif job.epoch > move.epoch or job.state in PENDING:
         move.state = MoveState.WAITING
         move.save(update_fields=["state"])
@@ -139,7 +139,7 @@ def _stopping(move: JobMove, job: Job, now: datetime) -> None:
 def _waiting(move: JobMove, job: Job, now: datetime) -> None:
     """It holds nothing, and waits for its next attempt, or that one starts."""
     if job.is_terminal and job.epoch == move.epoch:
-        end_move(move, MoveState.UNDONE, f"the job {job.state} before it started on another node", now)
+        end_move(move, MoveState.UNDONE, f"the job ended before the start on another node ({job.state})", now)
     elif job.epoch > move.epoch and (job.is_terminal or job.state in RUNS):
         latest = Attempt.objects.get(job=job, epoch=job.epoch)
         names = (

@@ -103,9 +103,9 @@ def _movable(job: Job) -> Attempt:
 
 
 def _no_place(job: Job, target: Node | None, place: Place) -> Conflict:
-    where = f"on {target.name}" if target else "elsewhere"
+    who = f"Node {target.name} cannot" if target else "No other node can"
     return Conflict(
-        message=f"No node can start job {job.number} {where} now. {place.why_not}".strip(),
+        message=f"{who} start job {job.number} now. {place.why_not}".strip(),
         code="no-place",
         way_out="Wait, choose another node, or requeue the job.",
     )

@@ -154,7 +154,7 @@ def test_a_limit_that_was_cut_ends_the_last_to_start_when_its_time_has_come(
 
     assert notice(last) == (
         "stopped because a limit of project vision was cut below what is in use; "
-        "it has 5 s to end and is requeued"
+        "the job has 5 s to end and is requeued"
     )
     world.run_until(last, "queued")
     first.refresh_from_db()

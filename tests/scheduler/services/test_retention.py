@@ -167,7 +167,7 @@ def test_a_dry_run_says_what_would_go_and_touches_nothing(settings) -> None:
     lines = [line.strip() for line in said.getvalue().splitlines()]
     assert any(line.startswith("1  Jobs that have ended") for line in lines)
     assert any(line.startswith("1  Output of attempts") for line in lines)
-    assert any(line.startswith("0  Lines of the ledger; they are added up by the day") for line in lines)
+    assert any(line.startswith("0  Lines of the ledger; entries are summed by day") for line in lines)
     assert "60 days (MUSTER_KEEP_JOBS_DAYS)" in said.getvalue()
     assert Job.objects.count() == LogChunk.objects.count() == 1
     assert not RetentionRun.objects.exists()

@@ -83,7 +83,7 @@ def test_the_task_that_fills_too_much_is_ended_and_the_others_go_on(
     record = watched.store.tasks["0-1"].record
     assert watched.killed == ["0-1"]
     assert record["failure"] == OUT_OF_STORAGE
-    assert record["text"].startswith("It filled 3 MiB or more of the disk")
+    assert record["text"].startswith("The task used 3 MiB or more of disk")
     assert record["text"].endswith("its limit is 2 MiB.")
 
 

@@ -93,7 +93,7 @@ def test_tasks_of_several_nodes_are_handed_out_in_one_transaction() -> None:
     assert len(found) == 3
     assert set(Job.objects.values_list("state", flat=True)) == {"starting"}
     because = {event.job_id: event.because for event in JobEvent.objects.filter(kind="job.starting")}
-    assert because == {task.attempt.job_id: f"taken by {task.node.name}" for task in Task.objects.all()}
+    assert because == {task.attempt.job_id: f"accepted by {task.node.name}" for task in Task.objects.all()}
     assert transactions("scheduler_job") == 1
 
 

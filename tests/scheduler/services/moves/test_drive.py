@@ -146,7 +146,7 @@ def test_one_without_checkpoints_is_requeued_at_the_deadline_and_no_restart_is_c
 
     assert lab.state(job) == "preempting"
     event = JobEvent.objects.filter(job=job, kind="job.preempting").get()
-    assert event.because.startswith("the deadline of the drain of n1 is over (new fans")
+    assert event.because.startswith("the deadline of the drain of n1 has passed (new fans")
     assert event.actor == lab.cast.operator
     assert AuditEvent.objects.filter(action="job.drain", actor=lab.cast.operator).count() == 1
     lab.stop(job)
@@ -296,14 +296,14 @@ def test_a_job_that_is_cancelled_while_it_moves_ends(lab: Lab) -> None:
     cancel_job(job=job, by=lab.cast.owner)
     lab.stop(job)
     drive()
-    assert lab.moves(job) == [("undone", "the job has cancelled before it left")]
+    assert lab.moves(job) == [("undone", "the job ended before the move (cancelled)")]
 
 
 # ---------------------------------------------------------------- what the database and the verb refuse
 
 
 def test_a_deadline_that_is_over_is_refused(lab: Lab) -> None:
-    with pytest.raises(InvalidInput, match="is over"):
+    with pytest.raises(InvalidInput, match="deadline has passed"):
         drain(lab, by_hours=-1)
     assert lab.node("n1").schedulable
 

@@ -104,7 +104,7 @@ def test_nodes_are_chosen_by_rack_and_labels(lab: Lab) -> None:
         ({"nodes": ["n\x001"]}, "at most 255 characters"),
         ({"labels": {"a": "\x00"}}, "at most 255 characters"),
         ({"nodes": ["n1"], "deadline": "soon"}, "is not a time"),
-        ({"nodes": ["n1"], "deadline": "2020-01-01T00:00:00Z"}, "is over already"),
+        ({"nodes": ["n1"], "deadline": "2020-01-01T00:00:00Z"}, "The deadline has passed"),
         ({"nodes": ["n1"], "until": "2h"}, "There is no field 'until'"),
     ],
 )
@@ -180,7 +180,7 @@ def test_what_cannot_be_moved_is_refused_with_the_reason(lab: Lab) -> None:
             migrate_job(job=one, by=by, target=target)
     Node.objects.filter(name="n2").update(cordoned=True)
     for target in (None, lab.node("n2")):
-        with pytest.raises(Conflict, match="no place") as refused:
+        with pytest.raises(Conflict, match="start job") as refused:
             migrate_job(job=job, by=by, target=target)
         assert refused.value.code == "no-place"
     assert "The node is cordoned and takes no jobs." in refused.value.message

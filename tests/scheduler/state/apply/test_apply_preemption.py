@@ -85,7 +85,7 @@ def test_a_victim_is_told_ends_and_waits_again_where_it_was(bench: FakeBench) ->
     receipt = JobEvent.objects.get(job=victim, kind="job.preempting")
     assert receipt.because == (
         f"stopped for job {urgent.number} of project vision: its priority is 90, this job's 10; "
-        "it has 7 s to end and is requeued"
+        "the job has 7 s to end and is requeued"
     )
     assert receipt.details["lost_seconds"] >= 3600
     urgent.refresh_from_db()
