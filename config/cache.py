@@ -9,7 +9,7 @@ from typing import Any
 from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 from redis.exceptions import RedisError
 
-from infra.circuits.memory import redis_circuit
+from infra.circuits.memory import redis_circuit, redis_raised
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class QuietRedisCache(RedisCache):
         try:
             found = call()
         except (RedisError, OSError) as error:
-            redis_circuit.failed()
+            redis_raised(error)
             log.warning("cache is away, going on without it: %s", error)
             return otherwise
         redis_circuit.answered()

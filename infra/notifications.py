@@ -20,7 +20,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from infra.circuits.memory import redis_circuit
+from infra.circuits.memory import redis_circuit, redis_raised
 
 log = structlog.get_logger(__name__)
 
@@ -147,7 +147,7 @@ def _say(channel: str, said: Any, *, what: str) -> None:
     try:
         client().publish(channel, json.dumps(said))
     except redis.RedisError as error:
-        redis_circuit.failed()
+        redis_raised(error)
         log.warning("hints_unavailable", what=what, error=str(error))
     else:
         redis_circuit.answered()
@@ -172,7 +172,7 @@ def redis_answers() -> bool:
     try:
         client().ping()
     except redis.RedisError as error:
-        redis_circuit.failed()
+        redis_raised(error)
         log.warning("hints_unavailable", what="ping", error=str(error))
         return False
     redis_circuit.answered()

@@ -19,7 +19,7 @@ import redis
 from django.conf import settings
 
 from infra import notifications
-from infra.circuits.memory import redis_circuit
+from infra.circuits.memory import redis_circuit, redis_raised
 from infra.errors import MusterError
 
 #: How long a request is of use: its reader has given up then.
@@ -110,7 +110,7 @@ def _mailbox() -> Iterator[redis.Redis]:
     try:
         yield _client()
     except redis.RedisError as error:
-        redis_circuit.failed()
+        redis_raised(error)
         raise _away() from error
     else:
         redis_circuit.answered()

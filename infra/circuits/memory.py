@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import redis
+
 #: A Redis that hangs costs one time-out; then hints are dropped, and reads of the cache miss, for so long.
 PAUSE_SECONDS: Final = 2.0
 
@@ -53,3 +55,11 @@ class MemoryCircuit:
 
 #: Of this process: hints, mailbox of files and cache are one server.
 redis_circuit: Final = MemoryCircuit()
+
+
+def redis_raised(error: Exception) -> None:
+    """A call of Redis ended with this error; a refusal, such as of a write while its memory is full, is an answer."""
+    if isinstance(error, redis.ResponseError):
+        redis_circuit.answered()
+    else:
+        redis_circuit.failed()

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 from django.db import DatabaseError, connection
 from django.utils import timezone
 
@@ -170,3 +171,25 @@ def test_a_redis_that_hangs_costs_a_request_one_time_out_and_those_after_it_noth
 
     assert 0.9 < first < 5
     assert rest < first / 2, "150 calls while the circuit is open"
+
+
+def test_a_redis_that_refuses_a_write_answers_and_its_circuit_stays_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Full:
+        """Its memory is full: a publish costs none and is taken, a write is refused."""
+
+        def publish(self, channel: str, said: str) -> None:
+            published.append(channel)
+
+        def ping(self) -> None:
+            raise redis.exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
+
+    published: list[str] = []
+    monkeypatch.setattr(notifications, "client", Full)
+    redis_circuit.answered()
+
+    assert not notifications.redis_answers()
+    notifications.publish_wake(None, "test")
+
+    assert (redis_circuit.is_open, len(published)) == (False, 1)

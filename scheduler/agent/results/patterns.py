@@ -14,7 +14,7 @@ from typing import Final
 MAX_PATTERN: Final = 300
 _ANY: Final = "*"
 #: What one name of a path, or one character of a name, has to be.
-Wanted = Callable[[str], bool]
+Matcher = Callable[[str], bool]
 
 
 class BadPattern(ValueError):
@@ -25,7 +25,7 @@ class BadPattern(ValueError):
 class FilePattern:
     """One pattern, by the names between its slashes: what each has to be; None is `**`."""
 
-    parts: tuple[Wanted | None, ...]
+    parts: tuple[Matcher | None, ...]
 
     @classmethod
     def of(cls, text: str) -> FilePattern:
@@ -48,7 +48,7 @@ class FilePattern:
         return at is not None and (self.parts[-1] is not None or at < len(names))
 
 
-def _fit(wanted: Sequence[Wanted | None], given: Sequence[str], *, whole: bool) -> int | None:
+def _fit(wanted: Sequence[Matcher | None], given: Sequence[str], *, whole: bool) -> int | None:
     """How many of the given names or characters fit what is wanted; None where they do not fit.
 
     A None among what is wanted is any run of them. `whole`: all of them have to fit. Greedy: only the last None is ever
@@ -71,13 +71,13 @@ def _fit(wanted: Sequence[Wanted | None], given: Sequence[str], *, whole: bool) 
     return at
 
 
-def _name(text: str) -> Wanted:
+def _name(text: str) -> Matcher:
     tokens = _tokens(text)
     return lambda name: _fit(tokens, name, whole=True) is not None
 
 
-def _tokens(name: str) -> tuple[Wanted | None, ...]:
-    found: list[Wanted | None] = []
+def _tokens(name: str) -> tuple[Matcher | None, ...]:
+    found: list[Matcher | None] = []
     at = 0
     while at < len(name):
         character = name[at]
@@ -98,7 +98,7 @@ def _tokens(name: str) -> tuple[Wanted | None, ...]:
     return tuple(found)
 
 
-def _set(text: str) -> Wanted:
+def _set(text: str) -> Matcher:
     negated = text.startswith("!")
     text = text.removeprefix("!")
     ranges: list[tuple[str, str]] = []

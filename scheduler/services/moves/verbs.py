@@ -39,19 +39,8 @@ def migrate_job(
         return job
     attempt = _movable(job)
     leaves = [node.name for node in nodes_of([attempt]).get(attempt.pk, [])]
-    if target is not None and target.name in leaves:
-        raise Conflict(
-            message=f"Job {job.number} runs on {target.name} already.",
-            way_out="Choose another node, or none.",
-        )
-    if target is not None and target.cluster_id != job.queue.cluster_id:
-        raise Conflict(
-            message=f"Node {target.name} is not in the cluster of job {job.number}.",
-            way_out=f"Choose a node of cluster {job.queue.cluster.slug}.",
-        )
-    if target is not None and not target.schedulable:
-        state = "draining" if target.draining else "cordoned" if target.cordoned else target.state
-        raise _no_place(job, target, Place((), f"The node is {state} and takes no jobs."))
+    if target is not None:
+        _require_target(job, target, leaves)
     terms = terms_of(leaves, target.name if target else "")
     place = find_places(job.queue.cluster_id, [(job, terms)])[job.number]
     if not place.nodes:
@@ -100,6 +89,23 @@ def _movable(job: Job) -> Attempt:
             way_out="Let it end where it is.",
         )
     return attempt
+
+
+def _require_target(job: Job, target: Node, leaves: Sequence[str]) -> None:
+    """Raise Conflict for a node that the job cannot be sent to, whatever is free there."""
+    if target.name in leaves:
+        raise Conflict(
+            message=f"Job {job.number} runs on {target.name} already.",
+            way_out="Choose another node, or none.",
+        )
+    if target.cluster_id != job.queue.cluster_id:
+        raise Conflict(
+            message=f"Node {target.name} is not in the cluster of job {job.number}.",
+            way_out=f"Choose a node of cluster {job.queue.cluster.slug}.",
+        )
+    if not target.schedulable:
+        state = "draining" if target.draining else "cordoned" if target.cordoned else target.state
+        raise _no_place(job, target, Place((), f"The node is {state} and takes no jobs."))
 
 
 def _no_place(job: Job, target: Node | None, place: Place) -> Conflict:

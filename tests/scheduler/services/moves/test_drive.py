@@ -352,14 +352,14 @@ def test_a_step_that_fails_keeps_no_other_move_and_no_deadline_waiting(
 def test_a_plan_that_fails_keeps_no_job_beyond_the_deadline_of_another_cluster(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = ClusterFactory(slug="a-first")
-    Node.objects.filter(name="n2").update(cluster=first)
-    plain, waits = lab.run(on="n1"), lab.run(on="n1", checkpoint={})
-    Node.objects.filter(name="n2").update(draining=True, drain_deadline_at=hours(1))
-    drain(lab)
-    monkeypatch.setattr(driver, "_move_off", lambda *_: 1 // 0)
+    plain, saves = lab.run(on="n1"), lab.run(on="n1", checkpoint={})
+    lab.run(on="n2", checkpoint={})
+    for name in ("n1", "n2"):
+        drain(lab, name)
+    Node.objects.filter(name="n1").update(cluster=ClusterFactory(slug="looked-at-later"))
+    monkeypatch.setattr(driver, "plan_drain", lambda *_, **__: 1 // 0)
     is_over()
 
     drive()
 
-    assert [lab.state(plain), lab.state(waits)] == ["preempting", "migrating"]
+    assert [lab.state(plain), lab.state(saves)] == ["preempting", "migrating"]
