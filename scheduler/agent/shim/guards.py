@@ -56,7 +56,7 @@ class Guards:
         #: Tasks that wait for their turn to start, and until when each that is at its start counts (monotonic).
         self._waiting: deque[tuple[ShimTask, TaskOrder]] = deque()
         self._starting: dict[str, float] = {}
-        self._most_starting = STARTS_PER_CPU * max(2, len(cpus.usable_cpus()))
+        self.most_starting = STARTS_PER_CPU * max(2, len(cpus.usable_cpus()))
         self._poll_at = 0.0
         self._sweep_at: float | None = None
 
@@ -77,7 +77,7 @@ class Guards:
         self._starting = {
             key: until for key, until in self._starting.items() if self._is_at_start(key, until, now)
         }
-        while self._waiting and len(self._starting) < self._most_starting:
+        while self._waiting and len(self._starting) < self.most_starting:
             task, order = self._waiting.popleft()
             if task.record["stop_reason"]:
                 self._store.end(task)

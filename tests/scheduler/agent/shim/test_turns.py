@@ -22,18 +22,21 @@ class Starts:
         self.state = state
         self.shim = Shim(state)
         self.begun: list[str] = []
-        self.shim.guards._most_starting = at_a_time
-        monkeypatch.setattr(self.shim.guards, "_start", lambda task, order: self.begun.append(task.key))
+        self.shim.guards.most_starting = at_a_time
+        (state / "tasks").mkdir()
+        monkeypatch.setattr(self.shim.guards._processes, "assign", self._assign)
+
+    def _assign(self, task: ShimTask, *_: object, **__: object) -> None:
+        self.begun.append(task.key)
 
     def order(self, *keys: str) -> None:
-        self.shim.start(
-            [
-                TaskOrder(
-                    key=key, folder=f"{self.state}/tasks/{key}", cwd="/", script="", argv=["/bin/true"], env={},
-                    limit_seconds=None, grace_seconds=1, meta={},
-                )
-                for key in keys
-            ]
+        self.shim.start([self._order(key) for key in keys])
+
+    def _order(self, key: str) -> TaskOrder:
+        folder = f"{self.state}/tasks/{key}"
+        return TaskOrder(
+            key=key, folder=folder, cwd=f"{folder}/work", script="", argv=["/bin/true"], env={},
+            limit_seconds=None, grace_seconds=1, meta={},
         )  # fmt: skip
 
     def task(self, key: str) -> ShimTask:
