@@ -164,31 +164,22 @@ class DeviceIndex:
     @cached_property
     def node_domains(self) -> list[tuple[int, ...]]:
         """For each node, a mask of its devices in each of its NUMA domains."""
-        return self._by_kind(self._domains_on)
-
-    def _domains_on(self, row: int) -> tuple[int, ...]:
-        domains: dict[int, int] = {}
-        for place, number in enumerate(self.numa[self.first[row] : self.first[row + 1]].tolist()):
-            domains[number] = domains.get(number, 0) | 1 << place
-        return tuple([domains[number] for number in sorted(domains)])
+        return self._by_kind(self.numa, _domains)
 
     def usable_bits(self, model: str, memory_mib: int) -> list[int]:
         """Of each node a mask of its devices in `usable`."""
         key = (model, memory_mib)
         if key not in self._usable_bits:
-            usable = self.usable(model, memory_mib)
-            self._usable_bits[key] = self._by_kind(lambda row: self._bits_on(row, usable))
+            self._usable_bits[key] = self._by_kind(self.usable(model, memory_mib), _mask)
         return self._usable_bits[key]
 
-    def _bits_on(self, row: int, devices: Bools) -> int:
-        here = devices[self.first[row] : self.first[row + 1]].tolist()
-        return sum([1 << place for place, counts in enumerate(here) if counts])
-
-    def _by_kind(self, find: Callable[[int], Found]) -> list[Found]:
-        """Of each node what is found for the first node of its kind."""
-        kinds = self.node_kinds
-        of_kind = {kind: find(kinds.index(kind)) for kind in dict.fromkeys(kinds)}
-        return [of_kind[kind] for kind in kinds]
+    def _by_kind(self, column: Bools | Ints, find: Callable[[list[int]], Found]) -> list[Found]:
+        """Of each node what is found from the entries of the devices of the first node of its kind."""
+        of_kind: dict[int, Found] = {}
+        for row, kind in enumerate(self.node_kinds):
+            if kind not in of_kind:
+                of_kind[kind] = find(column[self.first[row] : self.first[row + 1]].tolist())
+        return [of_kind[kind] for kind in self.node_kinds]
 
     # Masks over the devices of a node.
 
@@ -228,6 +219,19 @@ class DeviceIndex:
                 if numa[row] != first:
                     return -1
         return first
+
+
+def _mask(counts: Sequence[int]) -> int:
+    """The devices of a node that count, as a mask."""
+    return sum([1 << place for place, count in enumerate(counts) if count])
+
+
+def _domains(numbers: Sequence[int]) -> tuple[int, ...]:
+    """The devices of a node in each of its NUMA domains, as masks, by the number of the domain."""
+    domains: dict[int, int] = {}
+    for place, number in enumerate(numbers):
+        domains[number] = domains.get(number, 0) | 1 << place
+    return tuple([domains[number] for number in sorted(domains)])
 
 
 def _by_node(node_row: Ints, position: Ints, device_id: Ints) -> Ints:

@@ -74,3 +74,15 @@ def test_masks_that_hold_everywhere_close_nothing() -> None:
     assert keep is not None
     assert close is not None
     assert (keep.tolist(), close.tolist()) == ([True, False], [False, True])
+
+
+def test_nodes_are_of_one_kind_where_their_devices_are_alike_one_by_one() -> None:
+    """Of 12 kinds, more than are compared with every node, and of nodes with fewer devices than others."""
+    nodes = [a_node(f"n{row:02}", gpus=row % 12) for row in range(30)]
+
+    kinds = ClusterIndex(a_snapshot(nodes=nodes)).devices.node_kinds
+
+    assert len(set(kinds)) == 12
+    assert all(
+        (kinds[one] == kinds[other]) == (one % 12 == other % 12) for one in range(30) for other in range(30)
+    )
