@@ -107,11 +107,14 @@ class View:
             if not _is_within_any(path, files.writable):
                 _make_readonly(path)  # the rules on files let a job write all of its private folders
             os.close(opened)
+        self._make_place_of_tasks()
+        os.close(private)
+
+    def _make_place_of_tasks(self) -> None:
+        """In memory where it is in the private folder, which is on a disk: each task's place is made and removed there."""
         _make_way(self._tasks_path)
         if _is_within_any(self._tasks_path, TEMPORARY):
-            # The private folder is on a disk, and each task's place is made and removed in it: in memory that is cheap.
             kernel.mount("tmpfs", self._tasks_path, "tmpfs", _QUIET, "mode=711,size=1m")
-        os.close(private)
 
     # ------------------------------------------------------------ one task
 

@@ -157,10 +157,10 @@ class UploadDetail(ApiView):
         operation_id="uploads_delete",
         parameters=[_ID],
         request=None,
-        responses={204: OpenApiResponse(description="Its bytes are removed, for good.")},
+        responses={204: OpenApiResponse(description="Its bytes are removed. This cannot be undone.")},
     )
     def delete(self, request: Request, upload: UUID) -> Response:
-        """Remove an upload for good, unless a job that has not ended needs it."""
+        """Remove an upload, unless a job that has not ended needs it; this cannot be undone."""
         by = person(request)
         verbs.delete(row=verbs.upload_of(str(upload), by=by), by=by)
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -58,8 +58,8 @@ def _let_go(row: FolderUpload, *, now: datetime, since: datetime) -> None:
         if not days or last.completed_at > now - timedelta(days=days):
             return
     text = (
-        "Its jobs ended, and its time was up."
+        "Retention period over; all jobs that named the upload have ended."
         if last is not None
-        else "No job named it, and its time was up."
+        else "Retention period over; no job named the upload."
     )
     FolderUpload.objects.filter(pk=row.pk).update(state=FolderUploadState.LEAVING, text=text)
