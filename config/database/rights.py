@@ -69,7 +69,7 @@ _SCHEDULER: Final = {
     "scheduler_dataset": EDIT,
     "scheduler_device": EDIT,
     "scheduler_elementend": DROP,
-    "scheduler_folderupload": EDIT,  # what is left of a removed one says what a job began with
+    "scheduler_folderupload": ALL,
     "scheduler_forecastoutcome": ALL,
     "scheduler_forecastrun": EDIT,
     "scheduler_idempotencykey": ALL,

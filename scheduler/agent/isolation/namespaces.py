@@ -111,7 +111,7 @@ class View:
         os.close(private)
 
     def _make_place_of_tasks(self) -> None:
-        """In memory where it is in the private folder, which is on a disk: each task's place is made and removed there."""
+        """In memory where it is in the private folder, which is on a disk: each task has its own made and removed."""
         _make_way(self._tasks_path)
         if _is_within_any(self._tasks_path, TEMPORARY):
             kernel.mount("tmpfs", self._tasks_path, "tmpfs", _QUIET, "mode=711,size=1m")

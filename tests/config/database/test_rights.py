@@ -19,7 +19,7 @@ from config.database.rights import ADD, RETIRED, TABLES
 from config.up.servers import roles
 from notifications.models import Endpoint
 from quotas.models import BudgetPeriod, ProviderState, Quota
-from scheduler.models import Job, Partition, PriorityClass, Queue, SchedulerProfile, UnknownTask
+from scheduler.models import FolderUpload, Job, Partition, PriorityClass, Queue, SchedulerProfile, UnknownTask
 from tests.support.roles import as_owner
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DELETED = (
     *(Membership, Secret, Session, SignInCount, PeriodicTask),
     *(BudgetPeriod, ProviderState, Quota),
-    *(Job, Partition, PriorityClass, Queue, SchedulerProfile, UnknownTask),
+    *(FolderUpload, Job, Partition, PriorityClass, Queue, SchedulerProfile, UnknownTask),
     Endpoint,
 )
 
