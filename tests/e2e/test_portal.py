@@ -360,4 +360,10 @@ def test_the_description_of_the_api_is_drawn(page: Page) -> None:
     page.goto("/api/v1/docs")
 
     expect(page.locator("#operations-jobs-api_v1_jobs_create, .opblock-post").first).to_be_visible()
-    expect(page.get_by_text("/api/v1/jobs/preview", exact=False).first).to_be_visible()
+    preview = page.get_by_text("/api/v1/jobs/preview", exact=False).first
+    for _ in range(40):  # what is far below is drawn when somebody scrolls there
+        if preview.count():
+            break
+        page.mouse.wheel(0, 600)
+        page.wait_for_timeout(100)
+    expect(preview).to_be_visible()

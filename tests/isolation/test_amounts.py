@@ -165,7 +165,7 @@ def test_a_killed_guard_takes_its_task_along(shim: LoneShim) -> None:
     members = wait_for(lambda: len(found := list(processes.descendants_of(guard))) == 2 and found)
     os.kill(guard, 9)
 
-    assert shim.wait("70-1")["text"].startswith("Its supervisor process")
+    assert shim.wait("70-1")["text"].startswith("The supervisor process of the task")
     wait_for(lambda: not any(processes.start_ticks(pid) for pid in (record["pid"], *members)))
 
 

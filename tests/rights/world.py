@@ -34,6 +34,7 @@ from tests.support.factories import (
     Cast,
     CheckpointFactory,
     DatasetFactory,
+    FolderUploadFactory,
     JobDependencyFactory,
     JobEventFactory,
     JobFactory,
@@ -172,7 +173,9 @@ def _side(mark: str, project: Project, cluster: Cluster, open_queue: Queue, node
         )  # fmt: skip
         row.sealed = seal(SECRET_VALUE, row.about)
         row.save()
+    upload = FolderUploadFactory(user=person, name=f"{mark}-folder")
     side.ids |= {
+        "upload": str(upload.pk),
         "reservation": str(reservation.uuid), "dataset": dataset.pk, "token": token.pk, "secret": secret,
     }  # fmt: skip
     return side

@@ -237,12 +237,12 @@ def _run(assigned: Assigned, status: StatusWriter, cell: Cell) -> bool:
     copies.begin()
     line = {"pid": cell.pid_of(leader), "ticks": processes.start_ticks(leader), "at": processes.boot_ms()}
     status.write(line, announce=False)
+    probes = _probes(order, leader, cell, status) if "probes" in order else None  # due from now on
     if not _ends_within(leader, SHORT_SECONDS):
         status.announce()
         if cell.shares_late and not _ends_within(leader, SHARE_SECONDS):
             cell.share_cpu()
     usage = Usage()
-    probes = _probes(order, leader, cell, status) if "probes" in order else None
     end = _wait_for(leader, usage, probes, status)
     left = end_descendants(UNKILLABLE_SECONDS, usage)
     copies.finish()

@@ -41,7 +41,7 @@ def checked_manifest(body: Mapping[str, Any], *, most_mib: int, most_files: int)
         reading.wrong(
             "files",
             f"Have {show_mib(-(-size // MIB))} together; an upload has at most {show_mib(most_mib)}.",
-            "too-large",
+            code="too-large",
         )
     if reading.problems:
         raise InvalidInput("The upload is refused.", problems=reading.problems[:_MOST_PROBLEMS])
@@ -58,45 +58,49 @@ class _Reading:
         self.problems: list[FieldProblem] = []
         self._most_files = most_files
 
-    def wrong(self, field: str, message: str, code: str = "bad-upload-path") -> None:
+    def wrong(self, field: str, message: str, *, code: str) -> None:
         self.problems.append(FieldProblem(field, message, code))
 
     def name(self, given: Any) -> str:
         if not isinstance(given, str) or not given.strip() or len(given) > MOST_NAME:
             self.wrong(
-                "name", f"Required: the name of the folder, at most {MOST_NAME} characters.", "bad-name"
+                "name", f"Required: the name of the folder, at most {MOST_NAME} characters.", code="bad-name"
             )
             return ""
         return given.strip()
 
     def files(self, given: Any) -> dict[_Path, UploadFile]:
         if not isinstance(given, list) or not given:
-            self.wrong("files", "Required: a list with at least one file.", "required")
+            self.wrong("files", "Required: a list with at least one file.", code="required")
             return {}
         if len(given) > self._most_files:
             self.wrong(
-                "files", f"Has {len(given):,} files; an upload has at most {self._most_files:,}.", "too-many"
+                "files",
+                f"Has {len(given):,} files; an upload has at most {self._most_files:,}.",
+                code="too-many",
             )
             return {}
         found: dict[_Path, UploadFile] = {}
         for number, one in enumerate(given):
             at = f"files/{number}"
             if not isinstance(one, Mapping):
-                self.wrong(at, 'Must be an object, as {"path": "train.py", "size": 120}.', "not-an-object")
+                self.wrong(
+                    at, 'Must be an object, as {"path": "train.py", "size": 120}.', code="not-an-object"
+                )
                 continue
             self.refuse_unknown(f"{at}/", one, _FILE_FIELDS)
             size, executable = one.get("size"), one.get("executable", False)
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 2**53:
-                self.wrong(f"{at}/size", "Must be the number of bytes, 0 or more.", "not-a-number")
+                self.wrong(f"{at}/size", "Must be the number of bytes, 0 or more.", code="not-a-number")
             elif not isinstance(executable, bool):
-                self.wrong(f"{at}/executable", "Must be true or false.", "not-a-flag")
+                self.wrong(f"{at}/executable", "Must be true or false.", code="not-a-flag")
             elif path := self._path(f"{at}/path", one.get("path"), known=found):
                 found[path] = UploadFile(path=_text(path), size=size, executable=executable)
         return found
 
     def folders(self, given: Any) -> dict[_Path, None]:
         if not isinstance(given, list) or len(given) > self._most_files:
-            self.wrong("folders", f"Must be a list of at most {self._most_files:,} paths.", "too-many")
+            self.wrong("folders", f"Must be a list of at most {self._most_files:,} paths.", code="too-many")
             return {}
         found: dict[_Path, None] = {}
         for number, one in enumerate(given):
@@ -107,26 +111,35 @@ class _Reading:
     def _path(self, at: str, given: Any, *, known: Mapping[_Path, Any]) -> _Path:
         """The names of a path, () for one that is refused."""
         if not isinstance(given, str) or not given:
-            self.wrong(at, "Required: a path within the folder.", "required")
+            self.wrong(at, "Required: a path within the folder.", code="required")
             return ()
         shown = given[:100]
         try:
             path = tuple(decode_path(given))
         except BadPath:
             what = "is absolute" if given.startswith("/") else "does not lead downwards from the folder"
-            self.wrong(at, f"{shown!r} {what}; write for example src/train.py, without .. or //.")
+            self.wrong(
+                at,
+                f"{shown!r} {what}; write for example src/train.py, without .. or //.",
+                code="bad-upload-path",
+            )
             return ()
         if sum(len(name) + 1 for name in path) > MOST_PATH_BYTES or max(map(len, path)) > MOST_NAME_BYTES:
             self.wrong(
                 at,
                 f"{shown!r} is longer than {MOST_PATH_BYTES} bytes, or a name of it than {MOST_NAME_BYTES}.",
+                code="bad-upload-path",
             )
         elif len(path) > MOST_DEPTH:
-            self.wrong(at, f"{shown!r} is deeper than {MOST_DEPTH} folders.")
+            self.wrong(at, f"{shown!r} is deeper than {MOST_DEPTH} folders.", code="bad-upload-path")
         elif _text(path) != given:
-            self.wrong(at, f"{shown!r} has characters that cannot be shown; write their bytes as \\xNN.")
+            self.wrong(
+                at,
+                f"{shown!r} has characters that cannot be shown; write their bytes as \\xNN.",
+                code="bad-upload-path",
+            )
         elif path in known:
-            self.wrong(at, f"{shown!r} is there twice; send each file once.", "same-path")
+            self.wrong(at, f"{shown!r} is there twice; send each file once.", code="same-path")
         else:
             return path
         return ()
@@ -136,7 +149,7 @@ class _Reading:
         every = {path[:depth] for path in [*files, *folders] for depth in range(1, len(path) + 1)}
         parents = {path[:-1] for path in every}
         for path in sorted((parents | set(folders)) & set(files)):
-            self.wrong("files", f"{_text(path)[:100]!r} is a file and a folder at once.", "same-path")
+            self.wrong("files", f"{_text(path)[:100]!r} is a file and a folder at once.", code="same-path")
         seen: dict[tuple[str, ...], _Path] = {}
         for path in sorted(every):
             other = seen.setdefault(tuple(map(_folded, path)), path)
@@ -145,7 +158,7 @@ class _Reading:
                     "files",
                     f"{_text(other)[:100]!r} and {_text(path)[:100]!r} differ in letter case alone, or in how accents "
                     "are written; rename one.",
-                    "same-path",
+                    code="same-path",
                 )
 
     def refuse_unknown(self, under: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -155,7 +168,7 @@ class _Reading:
                 if name in _OTHERS
                 else "Unknown."
             )
-            self.wrong(f"{under}{name[:60]}", message, "unknown-field")
+            self.wrong(f"{under}{name[:60]}", message, code="unknown-field")
 
 
 #: What somebody may want to say of an entry that is no regular file.

@@ -86,7 +86,7 @@ def test_a_chain_that_went_on_after_it_was_put_back_is_found(shard: int) -> None
     check = audit_check.look_at_heads()
 
     assert check is not None
-    assert "not the one that was there" in check.problem
+    assert "differs from the row at" in check.problem
 
 
 def test_a_good_look_writes_a_line_when_something_is_new_and_no_result(shard: int, kept: Path) -> None:

@@ -182,7 +182,7 @@ def test_what_was_given_may_be_given_back(cast: Cast) -> None:
     [
         ({"amount": 0}, "above 0"),
         ({"amount": 4_000, "gpu_model": "H100"}, "no limit of H100 GPUs"),
-        ({"ends_at": timezone.now() - timedelta(days=1)}, "before it begins"),
+        ({"ends_at": timezone.now() - timedelta(days=1)}, "end would be before the beginning"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_whole(cast: Cast, words: dict, said: str) -> None:

@@ -81,7 +81,7 @@ def test_artefacts_download_byte_for_byte_when_the_node_is_gone(
     ]  # fmt: skip
     (upload,) = listed["uploads"]
     assert upload["state"] == "stored"
-    assert "out/link.csv is no regular file" in upload["message"]
+    assert "out/link.csv is not a regular file" in upload["message"]
     assert "No file matches model.pt." in upload["message"]
     for one in listed["results"]:
         real = files[one["path"].replace("\\xff", "\udcff").encode("utf-8", "surrogateescape")]

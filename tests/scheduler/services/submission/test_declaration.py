@@ -262,6 +262,7 @@ def test_the_limits_of_a_field_are_those_declared(field: Declared) -> None:
         "array",
         "gpu_slice",
         "mail_type",
+        "upload",
     ):  # these have a form of their own
         first = "/" if field.name == "working_dir" else "x"
         assert taken(first * field.most)
