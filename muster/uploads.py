@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 from muster.client import Client, Failed, Unavailable, plain
 from muster.output import as_json, confirmed, table
 
-#: A piece that does not arrive is sent again, after so many seconds each time.
+#: A piece that does not arrive is sent again, after these seconds, one after another.
 _WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp", "Cn", "Co", "Cs"})
 

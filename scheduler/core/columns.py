@@ -23,7 +23,7 @@ _Column = TypeVar("_Column", bound=npt.NDArray[Any])
 #: The first column of each table that was made.
 _KEYS: Final[dict[type[Any], str]] = {}
 
-#: So many different rows are looked for by comparing with each.
+#: At most this number of different rows is looked for by comparing with each.
 _FEW: Final = 8
 
 _MISSING: Any = None  # a column that was not given: filled with its default in __post_init__

@@ -78,3 +78,20 @@ def test_the_folder_in_memory_is_nobody_elses(tmp_path: Path, monkeypatch: pytes
     assert memory.claim(tmp_path, jobs_see_shared_memory=False, passable=False) == str(tmp_path / "free")
     monkeypatch.setattr(memory, "folders", lambda state: [Path(memory.SHARED_MEMORY) / "muster-test"])
     assert memory.claim(tmp_path, jobs_see_shared_memory=True, passable=False) == ""
+
+
+def test_a_folder_in_memory_whose_state_folder_was_deleted_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "is_in_memory", lambda folder: True)
+    names = {"gone": f"muster-{os.geteuid()}-gone", "kept": f"muster-{os.geteuid()}-kept"}
+    monkeypatch.setattr(memory, "folders", lambda state: [tmp_path / names[state.name]])
+    for name in names:
+        (tmp_path / name).mkdir()
+        assert memory.claim(tmp_path / name, jobs_see_shared_memory=False, passable=False)
+    (tmp_path / names["gone"] / memory.FILES / "1-1").mkdir()
+    (tmp_path / "gone").rmdir()
+
+    memory.claim(tmp_path / "kept", jobs_see_shared_memory=False, passable=False)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", names["kept"]]

@@ -23,6 +23,8 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108
 #: Within the folder: values that are masked in output, and the folders with tasks' secrets as files.
 MASKS: Final = "masks"
 FILES: Final = "files"
+#: A file within it that names the state folder, so that the next agent of any state folder removes what has none.
+STATE: Final = "state"
 
 
 def _bases() -> Iterator[str]:
@@ -49,6 +51,7 @@ def claim(state: Path, *, jobs_see_shared_memory: bool, passable: bool) -> str:
     other accounts reach what is theirs in it.
     """
     for folder in folders(state):
+        _remove_abandoned(folder.parent)
         if jobs_see_shared_memory and folder.parent == Path(SHARED_MEMORY):
             continue
         if not is_in_memory(folder.parent):
@@ -57,8 +60,19 @@ def claim(state: Path, *, jobs_see_shared_memory: bool, passable: bool) -> str:
             _own(folder, 0o711 if passable else 0o700)
             _own(folder / MASKS, 0o700)
             _own(folder / FILES, 0o711 if passable else 0o700)
+            (folder / STATE).write_bytes(os.fsencode(state.resolve()))
             return str(folder)
     return ""
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Remove our folders whose state folder was deleted."""
+    for folder in base.glob(f"muster-{os.geteuid()}-*"):
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.geteuid():
+                state = (folder / STATE).read_bytes()
+                if state and not os.path.lexists(state):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_in_memory(folder: Path) -> bool:

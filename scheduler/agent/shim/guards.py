@@ -69,7 +69,7 @@ class Guards:
     def start_waiting(self) -> None:
         """Start the tasks that wait, as many at a time as the machine's CPUs can use; the others wait some ms.
 
-        A task that was stopped meanwhile ends without a start: its node may have been fenced.
+        A task that was stopped before its turn ends without a start: its node may have been fenced.
         """
         if not self._waiting:
             return

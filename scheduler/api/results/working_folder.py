@@ -41,7 +41,7 @@ class ResultFolderSerializer(serializers.Serializer[Any]):
     attempt = serializers.IntegerField()
     rank = serializers.IntegerField()
     node = serializers.CharField()
-    node_answers = serializers.BooleanField(help_text="The task is running; its files can be read meanwhile.")
+    node_answers = serializers.BooleanField(help_text="The task is running; its files can be read now.")
     node_last_seen_at = serializers.DateTimeField(allow_null=True)
     running = serializers.BooleanField(help_text="Of a task that runs; nothing was counted yet.")
     files = serializers.IntegerField(allow_null=True)

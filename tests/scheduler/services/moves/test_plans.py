@@ -275,7 +275,7 @@ def test_chosen_moves_are_begun_and_the_others_say_why_not(lab: Lab) -> None:
         assert [problem.field for problem in refused.value.problems] == [field]
 
 
-# ---------------------------------------------------------------- what changes or fails meanwhile
+# ---------------------------------------------------------------- what changes or fails before the move
 
 
 def test_a_job_that_ended_while_its_place_was_looked_for_is_not_said_to_move(
