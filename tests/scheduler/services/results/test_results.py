@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from accounts.models import AuditEvent, User
 from infra.errors import NotAllowed, NotFound
-from scheduler.models import JobEvent, KeptResult, Node
+from scheduler.models import JobEvent, KeptResult, NodeHeartbeat
 from scheduler.services.results.kept import MIB, Reported, mark_fetched, take_kept
 from scheduler.services.results.reading import folders_of
 from scheduler.services.results.removal import remove_results
@@ -205,7 +205,9 @@ def test_the_page_of_a_wide_job_leads_to_every_folder_and_says_where_there_is_no
         TaskFactory(attempt=attempt, rank=rank, node=kept.node, state="succeeded")
     reported = [Reported(job.number, 1, rank, 1, MIB, True) for rank in range(43)]
     assert take_kept(node=kept.node, first=0, last=2**62, reported=reported) == []
-    Node.objects.update(state="down")  # no agent runs here, and no page is to wait for one
+    NodeHeartbeat.objects.update(
+        last_seen_at=timezone.now() - timedelta(hours=1)
+    )  # no agent runs here, and no page is to wait for one
     client = Client()
     client.force_login(kept.portal.cast.owner, backend="accounts.backends.PasswordBackend")
 
