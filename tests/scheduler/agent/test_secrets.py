@@ -55,7 +55,12 @@ def files_with(folder: Path, value: str) -> list[str]:
 
 def values_in_memory(state: Path) -> list[str]:
     """Files of this agent's folders in memory."""
-    return [str(path) for folder in memory.folders(state) for path in folder.rglob("*") if path.is_file()]
+    return [
+        str(path)
+        for folder in memory.folders(state)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != memory.STATE
+    ]
 
 
 def test_a_task_gets_its_secrets_and_nobody_else_reads_them(kept: World, start_agent: StartAgent) -> None:
