@@ -60,11 +60,16 @@ class AllocationIndex:
         return self._answers.find("released", (amounts,), (nodes.tobytes(), count), work_out)
 
     @cached_property
+    def device_counts(self) -> Ints:
+        """How many devices each allocation names."""
+        held = self._snapshot.allocations.device_ids
+        return np.fromiter(map(len, held), dtype=np.int64, count=len(held))
+
+    @cached_property
     def devices(self) -> tuple[Ints, Ints]:
         """(row of the allocation, row of the device) of every device that is held."""
         held, device_id = self._snapshot.allocations.device_ids, self._device_index.id
-        counts = np.fromiter(map(len, held), dtype=np.int64, count=len(held))
-        allocation = np.repeat(np.arange(len(held)), counts)
+        allocation = np.repeat(np.arange(len(held)), self.device_counts)
         ids = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=len(allocation))
         order = np.arange(len(device_id))
         if (np.diff(device_id) < 0).any():

@@ -14,7 +14,7 @@ from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import Preemptor, RunningJobs
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.plan import Resume
-from scheduler.core.preemption.victim_search import VictimSearch
+from scheduler.core.preemption.victim_search import VictimSearch, cheapest_first
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.snapshot.snapshot import Pause
 
@@ -40,9 +40,7 @@ class SuspendSearch(VictimSearch):
         running = self.context.cluster.snapshot.running
         self.cost = np.maximum(self.jobs.cpu_millis, 1)
         self.loss = np.zeros(len(running), dtype=np.int64)
-        order = np.lexsort((-running.id, -running.started_ms, self.cost, self.standing))
-        self.rank = np.empty(len(order), dtype=np.int64)
-        self.rank[order] = np.arange(len(order))
+        self.rank = cheapest_first(running, self.cost, self.standing)
         self._able: Bools = (self.jobs.cpu_millis > 0) & (self.jobs.gpu_millis == 0)
 
     def allowed(self, wanted: Preemptor, priority: int) -> Bools:
