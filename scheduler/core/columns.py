@@ -185,14 +185,6 @@ def stable_order(values: Ints) -> Ints:
     return packed
 
 
-def order_by(*keys: Ints) -> Ints:
-    """`np.lexsort` of these columns, the first of them the most significant."""
-    order = np.arange(len(keys[-1]))
-    for key in reversed(keys):
-        order = order[stable_order(key[order])]
-    return order
-
-
 def equal_rows(table: npt.NDArray[Any]) -> Ints:
     """A number of each row of a table, the same for equal rows."""
     numbers = np.full(len(table), -1, dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 
 from quotas.core.resources import Resources
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.columns import Bools, Ints, order_by, rows_of
+from scheduler.core.columns import Bools, Ints, rows_of
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.placement.binding import bind_tasks
 from scheduler.core.placement.equivalence import JobClass
@@ -55,7 +55,7 @@ class RunningJobs:
         self.project_row: Ints = rows_of(cluster.snapshot.projects.id, running.project_id, what="project")
         self.queue_row: Ints = rows_of(cluster.snapshot.queues.id, running.queue_id, what="queue")
         self._domains = cluster.numa.of_allocations() if cluster.asks_one_domain else None
-        self._order = order_by(self.of_allocation, allocations.rank)
+        self._order = np.lexsort((allocations.rank, self.of_allocation))
         #: Tasks of each job that stay.
         self.tasks: Ints = np.bincount(self.of_allocation[~allocations.leaving], minlength=len(running))
         self._given: dict[int, int] = {}  # running row -> tasks that are removed in simulation, the last ones

@@ -11,7 +11,7 @@ import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.columns import Bools, Ints, distinct, order_by, stable_order
+from scheduler.core.columns import Bools, Ints, distinct, stable_order
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import Preemptor, RunningJobs, fits_limits, place_preemptor
 from scheduler.core.placement.candidates import Candidates
@@ -89,12 +89,18 @@ class VictimSearch:
         self._may_stop: dict[int, Bools] = {}
         self.bound = SearchBound()
 
+    @cached_property
+    def _priorities(self) -> list[int]:
+        """The priorities of running jobs, each once."""
+        return distinct(self.context.cluster.snapshot.running.priority).tolist()  # type: ignore[no-any-return]
+
     def may_stop(self, priority: int) -> Bools:
         """Running jobs that a job of this priority may have stopped."""
         if priority not in self._may_stop:
             priorities = self.context.cluster.snapshot.running.priority
-            lower = [victim for victim in distinct(priorities).tolist() if self.rules.may_stop(priority, victim)]
-            self._may_stop[priority] = np.isin(priorities, lower)
+            table = np.zeros(int(priorities.max(initial=0)) + 1, dtype=np.bool_)
+            table[[victim for victim in self._priorities if self.rules.may_stop(priority, victim)]] = True
+            self._may_stop[priority] = table[priorities]
         return self._may_stop[priority] & self._open
 
     def allowed(self, wanted: Preemptor, priority: int) -> Bools:
@@ -336,7 +342,7 @@ class ReleasedAmounts:
 def cheapest_first(running: RunningColumns, cost: Ints, standing: Ints) -> Ints:
     """The place of each running job in the order of standing, cost, latest start, highest number."""
     rank: Ints = np.empty(len(running), dtype=np.int64)
-    rank[order_by(standing, cost, -running.started_ms, -running.id)] = np.arange(len(running))
+    rank[np.lexsort((-running.id, -running.started_ms, cost, standing))] = np.arange(len(running))
     return rank
 
 
