@@ -69,7 +69,7 @@ KINDS: Final[dict[Kind, About]] = {
     Kind.PREEMPTED: About("Job preempted", "A job of yours is stopped for another job."),
     Kind.CANCELLED: About("Job cancelled by somebody else", "Somebody else has cancelled a job of yours."),
     Kind.HELD: About("Job held by somebody else", "Somebody else has held a job of yours."),
-    Kind.TIME_LIMIT: About("Time limit near", "A running job has used 80 % of its time limit.", portal=False),
+    Kind.TIME_LIMIT: About("Time limit near", "A running job has used 80 % of the time limit.", portal=False),
     Kind.IDLE_GPU: About("GPU idle", "A job of yours has hardly used its GPUs since the start."),
     Kind.NODE_DRAINS: About("Node drains under a job", "A node that runs a job of yours drains."),
     Kind.QUOTA: About(

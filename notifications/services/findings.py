@@ -23,6 +23,7 @@ from notifications.services.occurrences import Occurrence, take_in
 from scheduler.core.lifecycle import LIVE_ATTEMPT, PENDING
 from scheduler.core.mail_types import MailType
 from scheduler.models import DRAINED_BY_MUSTER
+from scheduler.state.lifecycle.verdicts import duration
 
 SOURCE: Final = "findings"
 #: Of one look; the next goes on.
@@ -208,7 +209,7 @@ def _limits(rows: Sequence[Row], now: datetime) -> Iterator[Found]:
         usual = row["share"] == USUAL_TIME_SHARE
         if asked or usual:
             left = max(0, int(row["limit_s"] * (100 - float(row["passed"])) / 100))
-            text = f"{row['share']} % of its time limit have passed; {left:,} s are left."
+            text = f"{row['share']} % of the time limit has passed; {duration(left)} left."
             yield _of_job(
                 row, Kind.TIME_LIMIT, text, now, share=row["share"], only_mail=not usual, sent=usual
             )
@@ -243,7 +244,7 @@ def nodes_out(now: datetime) -> list[Found]:
 
 
 def _down(row: Row, people: Sequence[int], now: datetime) -> Callable[[int], list[Occurrence]]:
-    text = f"{row['name']}: {row['trouble'] or 'its agent was last in contact at ' + written(row['last_seen_at'])}"
+    text = f"{row['name']}: {row['trouble'] or 'the agent was last in contact at ' + written(row['last_seen_at'])}"
     return lambda number: [
         Occurrence(
             kind=Kind.NODE_DOWN, source=SOURCE, event=number, at=now, user_id=person, group="nodes", text=text,

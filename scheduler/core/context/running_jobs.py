@@ -280,7 +280,8 @@ def bind_preemptor(context: CycleContext, wanted: Preemptor, chosen: ChosenNodes
     """Take the place from the workspace; what each task got."""
     candidates = context.candidates(wanted.job_class)
     return [
-        (row, devices, candidates.millis, domain) for row, devices, domain in bind_tasks(candidates, chosen)[1]
+        (row, devices, candidates.millis, domain)
+        for row, devices, domain in bind_tasks(candidates, chosen)[1]
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -192,17 +192,20 @@ def lost(case: Case) -> Verdict | None:
     )
 
 
-#: Stopped by no fault of its own.
-_STOPPED_FOR_OTHERS: Final = frozenset(
-    {StopReason.PREEMPTED, StopReason.DRAINED, StopReason.EVICTED, StopReason.STALE_EPOCH}
-)
+#: Stopped by no fault of its own, and what is said of that.
+_STOPPED_FOR_OTHERS: Final[Mapping[str, str]] = {
+    StopReason.PREEMPTED: "Stopped for another job",
+    StopReason.DRAINED: "Stopped to leave the node",
+    StopReason.EVICTED: "Evicted from the node",
+    StopReason.STALE_EPOCH: "Stopped, because a later attempt had begun",
+}
 
 
 def stopped_for_others(case: Case) -> Verdict | None:
     """Preempted, drained or evicted: the job waits again at once."""
     if case.stop_reason not in _STOPPED_FOR_OTHERS:
         return None
-    text = f"Stopped ({case.stop_reason}); waiting to start again."
+    text = f"{_STOPPED_FOR_OTHERS[case.stop_reason]}; the job is queued again."
     return Verdict(
         AttemptState.STOPPED, JobState.QUEUED, case.exit_code, case.exit_signal, text, retry_seconds=0,
         failure=FailureClass.PREEMPTED,
@@ -295,7 +298,9 @@ def _at_most_once(verdict: Verdict, job: JobFacts, stop_reason: str, tasks: Sequ
         return verdict
     if tasks and not any(task.may_have_begun for task in tasks):
         return verdict
-    why = f"Stopped ({stop_reason})." if verdict.attempt == AttemptState.STOPPED else verdict.text
+    why = verdict.text
+    if verdict.attempt == AttemptState.STOPPED:
+        why = f"{_STOPPED_FOR_OTHERS.get(stop_reason, f'Stopped ({stop_reason})')}."
     return replace(verdict, job=JobState.FAILED, text=f"{why} {AT_MOST_ONCE}", retry_seconds=None)
 
 

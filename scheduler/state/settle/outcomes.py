@@ -8,13 +8,19 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from infra.times_in_text import written
-from scheduler.core.lifecycle import JobState
+from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Statement
 from scheduler.state.lifecycle.verdicts import Verdict
 from scheduler.state.settle.events import Event
 from scheduler.state.settle.locked_attempts import AttemptRow
+
+#: What is said of a job that waits again; an attempt that was stopped for others did not fail.
+_REQUEUED: Final = {
+    AttemptState.FAILED: "requeued after the failed attempt",
+    AttemptState.LOST: "requeued after the lost attempt",
+}
 
 
 class Reason(NamedTuple):
@@ -168,9 +174,10 @@ def _events(outcome: Outcome) -> list[Event]:
     text = (verdict.text or "every task ended with exit code 0")[:300]
     if verdict.retry_seconds is None:
         return [Event(attempt.number, attempt.epoch, f"job.{verdict.job.value}", text, json.dumps(details))]
+    requeued = _REQUEUED.get(verdict.attempt, "requeued")
     preempted = attempt.stop_reason == "preempted"
     kind = "job.preempted" if preempted else f"attempt.{verdict.attempt.value}"
     return [
         Event(attempt.number, attempt.epoch, kind, text, json.dumps(details)),
-        Event(attempt.number, attempt.epoch, "job.queued", "requeued after the failed attempt"),
+        Event(attempt.number, attempt.epoch, "job.queued", requeued),
     ]

@@ -209,6 +209,18 @@ def test_the_state_strip_counts_and_filters(as_user, world) -> None:
     assert "old failed" not in page
 
 
+def test_the_list_shows_how_a_job_ended_only_once_it_has(as_user, world) -> None:
+    """A requeued job keeps the signal of the attempt before: that is no end of the job."""
+    client = as_user(world.cast.owner)
+    job = a_running_job(world)
+    Job.objects.filter(pk=job.pk).update(exit_signal=15)
+
+    assert "sig 15" not in client.get("/jobs/").content.decode()
+
+    Job.objects.filter(pk=job.pk).update(state=JobState.FAILED, completed_at=timezone.now())
+    assert "sig 15" in client.get("/jobs/").content.decode()
+
+
 def test_filters_combine_and_an_empty_answer_says_how_to_widen(as_user, world) -> None:
     page = as_user(world.cast.owner).get(reverse("jobs"), {"q": "nothing like it", "state": "failed"}).content
 
