@@ -182,7 +182,7 @@ def steps(job: Job) -> list[Step]:
         moments.append(("Eligible", "pending", job.eligible_at))
     moments += [
         ("Scheduled", "starting", job.scheduled_at),
-        ("Running", "running", job.started_at),
+        ("Started" if job.state == JobState.SUSPENDED else "Running", "running", job.started_at),
         (end.word.capitalize() if job.is_terminal else "Ends", end.tone if job.is_terminal else "completed",
          job.completed_at),
     ]  # fmt: skip

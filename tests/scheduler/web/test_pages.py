@@ -383,8 +383,9 @@ def test_a_suspended_job_is_nowhere_said_to_run(as_user, world) -> None:
     where = text.split("<h2>Placement</h2>")[1].split("</section>")[0]
 
     assert "suspended" in where
-    assert "suspended" in where
     assert "running" not in where
+    assert "<b>Started</b>" in text
+    assert "<b>Running</b>" not in text
 
 
 def test_a_node_says_when_it_is_reserved_to_those_who_may_know(as_user, world) -> None:
