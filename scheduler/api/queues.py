@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.selectors import project_by_ref
+from infra.api.fields import ChoiceField
 from infra.api.rest import NewestFirst, check_known
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
@@ -125,7 +126,7 @@ class QueueChangeSerializer(serializers.Serializer[Any]):
     results_job_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_until_fetched = serializers.BooleanField(required=False, allow_null=True)
     scratch_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
-    isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES, required=False)
+    isolation = ChoiceField(choices=ISOLATION_CHOICES, required=False)
 
 
 def _counted(queues: Sequence[Queue]) -> dict[str, Any]:
