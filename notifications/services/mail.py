@@ -127,6 +127,11 @@ def _failed(mail: Mail, error: Exception, now: datetime) -> None:
         _mark(mail, due_at=now + timedelta(seconds=wait), last_error=str(error)[:300])
 
 
+def _as_sentence(text: str) -> str:
+    """The words of an event with a capital and a full stop."""
+    return capfirst(text if text.endswith((".", "!", "?")) else f"{text}.")
+
+
 def message_of(row: Notification, *, connection: object = None) -> EmailMultiAlternatives:
     """The mail: its subject is the headline, its text what happened, with a way to the page.
 
@@ -139,9 +144,9 @@ def message_of(row: Notification, *, connection: object = None) -> EmailMultiAlt
     words = {
         "title": title,
         #: What the headline does not say already.
-        "texts": [capfirst(text) for text in texts if text.rstrip(".") != title],
+        "texts": [_as_sentence(text) for text in texts if text.rstrip(".") != title],
         "row": row,
-        "jobs": jobs_of(row),
+        "jobs": [str(number) for number in jobs_of(row)],
         "more": row.count - len(row.jobs) if row.count > 1 else 0,
         "url": settings.MUSTER_PUBLIC_URL.rstrip("/") + link if settings.MUSTER_PUBLIC_URL and link else "",
         "settings_url": settings.MUSTER_PUBLIC_URL.rstrip("/") + "/notifications/preferences/"

@@ -387,3 +387,21 @@ def test_times_in_a_mail_are_in_the_zone_of_the_person_and_nothing_is_said_twice
             assert "2027-01-31T" not in body
         assert "T18:00" not in message.subject
         assert str(message.body).count(said) == 1
+
+
+def test_a_mail_of_several_jobs_names_their_numbers_and_ends_its_sentences(
+    mails: MailListener, cast: Cast
+) -> None:
+    now = timezone.now()
+    row = Notification.objects.create(
+        user=cast.owner, kind="job.requeued", project=cast.project, group_key="a", count=3, jobs=[6, 8, 8],
+        name="train", text="the node was lost", first_at=now, last_at=now, source="t", first_event=1, last_event=3,
+    )  # fmt: skip
+
+    message = message_of(row)
+
+    for body in (str(message.body), str(message.alternatives[0][0])):
+        assert "Jobs: 6, 8" in body
+        assert "The node was lost." in body
+    row.jobs = [6, 6, 6]
+    assert "Jobs:" not in str(message_of(row).body), "the headline names the one job"
