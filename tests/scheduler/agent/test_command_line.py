@@ -18,7 +18,7 @@ from pytest_django.fixtures import Settings
 from accounts.models import User
 from config.http.api_server import ApiDoor, PageDoor
 from muster.arguments import main
-from muster.client import Client, Failed
+from muster.client import Client, Failed, _why
 from muster.download import local_path, save, unpack
 from muster.uploads import _pieces, read_folder
 from scheduler.models import Artifact, Checkpoint, FolderUpload, Job, KeptResult
@@ -276,3 +276,23 @@ def test_a_file_that_changes_while_it_is_sent_ends_the_upload(tmp_path: Path) ->
 
     with pytest.raises(Failed, match=r"run\.sh changed while it was sent"):
         list(_pieces(found, ["run.sh"], 4096))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"detail": "No such job."}, "No such job."),
+        ({"detail": "Unknown.", "errors": [{"field": "cpus", "message": "Unknown."}]}, "cpus: Unknown."),
+        (
+            {"detail": "2 are invalid.", "errors": [{"field": "a", "message": "x"}, {"field": "b", "message": "y"}]},
+            "2 are invalid.\na: x\nb: y",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_said_once_with_its_field(body: dict[str, Any], said: str) -> None:
+    class Answer:
+        def read(self, most: int) -> bytes:
+            return json.dumps(body).encode()[:most]
+
+    answer: Any = Answer()
+    assert _why(answer) == said
