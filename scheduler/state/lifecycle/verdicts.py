@@ -205,7 +205,7 @@ def stopped_for_others(case: Case) -> Verdict | None:
     """Preempted, drained or evicted: the job waits again at once."""
     if case.stop_reason not in _STOPPED_FOR_OTHERS:
         return None
-    text = f"{_STOPPED_FOR_OTHERS[case.stop_reason]}; the job is queued again."
+    text = f"{_STOPPED_FOR_OTHERS[case.stop_reason]}; requeued."
     return Verdict(
         AttemptState.STOPPED, JobState.QUEUED, case.exit_code, case.exit_signal, text, retry_seconds=0,
         failure=FailureClass.PREEMPTED,

@@ -105,7 +105,7 @@ def test_a_victim_is_told_ends_and_waits_again_where_it_was(bench: FakeBench) ->
     kinds = list(JobEvent.objects.filter(job=victim).order_by("id").values_list("kind", flat=True))
     assert kinds[-3:] == ["job.preempting", "job.preempted", "job.queued"]
     texts = list(JobEvent.objects.filter(job=victim).order_by("id").values_list("because", flat=True))
-    assert texts[-2:] == ["Stopped for another job; the job is queued again.", "requeued"], "it did not fail"
+    assert texts[-2:] == ["Stopped for another job; requeued.", "requeued"], "it did not fail"
 
     world.plan()  # in the order of arrival the victim would be first
     urgent.refresh_from_db()
