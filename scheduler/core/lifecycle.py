@@ -27,7 +27,7 @@ class JobState(StrEnum):
     QUEUED = "queued"
     RESERVED = "reserved"  # a gang being assembled
     SCHEDULED = "scheduled"  # has nodes; its agents have not reported yet
-    STARTING = "starting"
+    STARTING = "starting"  # an agent accepted it a while ago, and no process has begun
     RUNNING = "running"
     CHECKPOINTING = "checkpointing"
     PREEMPTING = "preempting"
@@ -111,8 +111,8 @@ MOVES: Final[dict[JobState, frozenset[JobState]]] = {
 class AttemptState(StrEnum):
     """One try of a job, as the backend sees it."""
 
-    ASSIGNED = "assigned"  # written by the planner; no agent has taken it yet
-    STARTING = "starting"
+    ASSIGNED = "assigned"  # written by the planner; its tasks say whether an agent has taken them
+    STARTING = "starting"  # taken a while ago
     RUNNING = "running"
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
