@@ -380,12 +380,12 @@ def insert_events(
     cycle_id: int | None,
     at: datetime,
 ) -> Statement:
-    """`job.scheduled`, with the names of the nodes each job was placed on."""
+    """`job.scheduled`, with the names of the nodes each job was placed on: the text follows from these."""
     events = [
         {
             "number": job.number,
             "epoch": job.epoch,
-            "because": f"placed on {', '.join(nodes[job.number])}"[:300],
+            "because": "",
             "details": {"nodes": nodes[job.number], "cycle": cycle_id},
         }
         for job in scheduled
