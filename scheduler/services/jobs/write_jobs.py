@@ -19,6 +19,7 @@ from django.utils import timezone
 from accounts.models import User
 from accounts.services import audit
 from infra import request_context
+from infra.db.ordered_uuid import ordered_uuid
 from infra.errors import Conflict, MusterError, TooMany
 from infra.request_context import RequestContext
 from infra.request_cost import stop_if_caller_gone, until_caller_gone
@@ -201,9 +202,9 @@ def _rows_of(submission: Submission, others: Others, *, at: datetime) -> list[_R
                 "user_id": submission.by.pk, "submitted_via": submission.via, "created_at": at,
             }  # fmt: skip
             shared[id(spec.kind)] = common
-        part = _Part(spec, common, own_columns(spec), uuid.uuid4() if spec.array.indices else None)
+        part = _Part(spec, common, own_columns(spec), ordered_uuid() if spec.array.indices else None)
         rows += [
-            _Row(part, uuid.uuid4(), indices[0] if indices else None) for indices in spec.indices_of_jobs
+            _Row(part, ordered_uuid(), indices[0] if indices else None) for indices in spec.indices_of_jobs
         ]
     return rows
 
