@@ -13,8 +13,8 @@ from notifications.core.grouping import group_of_job
 from notifications.core.kinds import Kind, mail_of_job
 from notifications.models import Endpoint, Preference
 from notifications.services.occurrences import Occurrence
-from scheduler.core.event_texts import text_of
 from scheduler.core.mail_types import MailType
+from scheduler.core.reasons.event_texts import text_of
 
 SOURCE: Final = "jobs"
 TABLE: Final = "scheduler_jobevent"

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 
-from scheduler.core.event_texts import details_of, text_of
+from scheduler.core.reasons.event_texts import details_of, text_of
 
 
 class JobEvent(models.Model):

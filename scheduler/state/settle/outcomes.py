@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from infra.times_in_text import written
-from scheduler.core.event_texts import ALL_SUCCEEDED, text_of
 from scheduler.core.lifecycle import JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
+from scheduler.core.reasons.event_texts import ALL_SUCCEEDED, text_of
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Statement
 from scheduler.state.lifecycle.verdicts import Verdict

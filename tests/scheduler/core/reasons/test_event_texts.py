@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.event_texts import details_of, text_of
+from scheduler.core.reasons.event_texts import details_of, text_of
 
 WHOLE = {"attempt": "succeeded", "exit_code": 0}
 
