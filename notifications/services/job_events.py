@@ -20,7 +20,14 @@ TABLE: Final = "scheduler_jobevent"
 BATCH: Final = 5000
 
 #: Kinds of events of which everybody is notified, unless they have chosen otherwise. All are rare.
-_USUAL: Final = ("job.failed", "job.preempting", "attempt.failed", "attempt.lost", "attempt.stopped")
+_USUAL: Final = (
+    "job.failed",
+    "job.preempting",
+    "attempt.failed",
+    "attempt.lost",
+    "attempt.stopped",
+    "job.deadline_missed",
+)
 #: Those that matter when somebody else has caused them.
 _OF_OTHERS: Final = ("job.cancelled", "job.stopping", "job.held", "job.migrating")
 # Every job begins and most complete: those two are read only for people, projects and jobs that ask for them.
@@ -119,6 +126,7 @@ def _of(row: _Row) -> Iterator[Occurrence]:
 #: The kind of notification that an event is to the owner of the job, by whichever person it was caused.
 _KINDS: Final = {
     "job.completed": Kind.ENDED, "job.failed": Kind.FAILED, "job.cancelled": Kind.CANCELLED,
+    "job.deadline_missed": Kind.DEADLINE_MISSED,
 }  # fmt: skip
 #: What it is where somebody else has caused it; nothing where they did it themselves.
 _BY_OTHERS: Final = {

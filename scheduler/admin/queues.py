@@ -21,6 +21,7 @@ from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import class_begins
+from scheduler.services.submission.job_spec import MAX_ASSEMBLY_SECONDS
 from scheduler.state.load.cluster_rows import OF_PREEMPTION, TIE_BREAKERS, preemption_of
 
 
@@ -30,11 +31,20 @@ class QueueForm(SettingsForm):
         fields = (
             "cluster", "name", "slug", "project", "partitions", "is_default", "priority", "profile",
             "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
+            "default_wait_seconds", "default_assembly_seconds",
             "results_days", "results_job_mib", "results_until_fetched", "isolation", "scratch_mib",
         )  # fmt: skip
+        help_texts = {
+            "default_wait_seconds": "Wait limit of jobs that name none: a job that has not started by then fails. "
+            "Empty: unlimited. Jobs that are in the queue keep theirs.",
+            "default_assembly_seconds": "Assembly timeout of jobs of several tasks that name none: how long nodes "
+            f"stay reserved while the job gathers more, at most {MAX_ASSEMBLY_SECONDS}. Empty: off.",
+        }
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
+        if (cleaned.get("default_assembly_seconds") or 0) > MAX_ASSEMBLY_SECONDS:
+            self.add_error("default_assembly_seconds", f"Exceeds the maximum, {MAX_ASSEMBLY_SECONDS}.")
         default, longest = cleaned.get("default_wall_seconds"), cleaned.get("max_wall_seconds")
         if default and longest and default > longest:
             self.add_error("default_wall_seconds", f"Exceeds the maximum, {longest}.")
@@ -84,6 +94,7 @@ class QueueAdmin(SettingsAdmin):
                 "fields": (
                     ("max_concurrent_jobs", "max_pending_jobs"),
                     ("default_wall_seconds", "max_wall_seconds"),
+                    ("default_wait_seconds", "default_assembly_seconds"),
                     ("scratch_mib",),
                 )
             },

@@ -312,6 +312,10 @@ class PreviewSerializer(serializers.Serializer[Any]):
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     elements = serializers.IntegerField()
+    deadline = serializers.CharField(
+        allow_blank=True,
+        help_text="Why the job is likely to miss its deadline; empty: it is not, or has none.",
+    )
     restarts = serializers.CharField(
         allow_blank=True, help_text="The effect of restart_policy never on the job."
     )

@@ -11,10 +11,18 @@ from rest_framework import serializers
 from infra.times_in_text import written
 from quotas.core.resources import MIB
 from scheduler.api.schema import serializer_of
-from scheduler.core.lifecycle import FailureClass, PackLevel, PublicState, RestartPolicy, TaskFailure
+from scheduler.core.lifecycle import (
+    DeadlineAction,
+    FailureClass,
+    PackLevel,
+    PublicState,
+    RestartPolicy,
+    TaskFailure,
+)
 from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.constraints import NUMA_WORDS
+from scheduler.deadlines import DeadlineState, outlook
 from scheduler.job_lists import JobRow, ListedJob
 from scheduler.models import Job, JobEvent, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
@@ -83,6 +91,19 @@ class LikelyStartSerializer(serializers.Serializer[Any]):
     p90_at = serializers.DateTimeField(allow_null=True)
     unknown = serializers.CharField(allow_blank=True)
     computed_at = serializers.DateTimeField()
+
+
+class DeadlineOutlookSerializer(serializers.Serializer[Any]):
+    """Whether the job meets its deadline, as far as time limit and forecast say."""
+
+    state = serializers.ChoiceField(
+        [state.value for state in DeadlineState],
+        help_text="on-time and late: pending or running; met and missed: the deadline is settled.",
+    )
+    late_seconds = serializers.IntegerField(
+        help_text="By how much it is or may be late; negative: before it."
+    )
+    text = serializers.CharField()
 
 
 class BoostSerializer(serializers.Serializer[Any]):
@@ -180,6 +201,11 @@ class JobSerializer(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField()
     begin_at = serializers.DateTimeField(allow_null=True)
     deadline = serializers.DateTimeField(allow_null=True)
+    deadline_action = serializers.ChoiceField([action.value for action in DeadlineAction])
+    deadline_outlook = DeadlineOutlookSerializer(
+        allow_null=True, help_text="null: no deadline, or cancelled before it."
+    )
+    wait_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
     eligible_at = serializers.DateTimeField(allow_null=True)
     scheduled_at = serializers.DateTimeField(allow_null=True)
     started_at = serializers.DateTimeField(allow_null=True)
@@ -302,6 +328,9 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "created_at": moment(job.created_at),
         "begin_at": moment(job.begin_at),
         "deadline": moment(job.deadline_at),
+        "deadline_action": str(job.deadline_action),
+        "deadline_outlook": _outlook(job),
+        "wait_limit": job.wait_limit_seconds,
         "eligible_at": moment(job.eligible_at),
         "scheduled_at": moment(job.scheduled_at),
         "started_at": moment(job.started_at),
@@ -343,6 +372,13 @@ def _likely_start(job: Job | JobRow) -> dict[str, Any] | None:
         "unknown": row.unknown,
         "computed_at": moment(row.computed_at),
     }
+
+
+def _outlook(job: Job | JobRow) -> dict[str, Any] | None:
+    found = outlook(job)
+    if found is None:
+        return None
+    return {"state": found.state.value, "late_seconds": found.seconds, "text": found.text}
 
 
 def reason_times(details: Mapping[str, Any]) -> dict[str, str]:

@@ -133,5 +133,8 @@ for prefix, module in [
     if find_spec(module):
         urlpatterns.append(path(prefix, include(module)))
 
+urlpatterns.append(
+    path("queues/<str:ref>/deadlines", queues.QueueDeadlines.as_view(), name="api-queue-deadlines")
+)
 urlpatterns.append(path("queues/<str:ref>", queues.QueueDetail.as_view(), name="api-queue-detail"))
 urlpatterns.append(re_path(r"^(?P<path>.*)$", api_not_found))

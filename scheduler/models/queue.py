@@ -127,6 +127,10 @@ class Queue(models.Model):
     max_pending_jobs = models.PositiveIntegerField(null=True, blank=True)
     default_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
     max_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
+    #: How long its jobs may wait for their first start, where they do not say; null is for ever.
+    default_wait_seconds = models.PositiveIntegerField(null=True, blank=True)
+    #: How long its gangs gather nodes, where they do not say; null is not at all.
+    default_assembly_seconds = models.PositiveIntegerField(null=True, blank=True)
     # What its jobs leave in their working folders: for how long, how much, and whether only until it was downloaded.
     # null takes the site's; 0 is without limit.
     results_days = models.PositiveIntegerField(null=True, blank=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from quotas.core.resources import show_cpus
 from scheduler import labels
 from scheduler.core.lifecycle import AttemptState
 from scheduler.core.reason_codes import ReasonCategory
+from scheduler.deadlines import outlook
 from scheduler.labels import Label
 from scheduler.models import Job, Node
 from scheduler.services.submission.fields_task import qos_word
@@ -47,6 +49,34 @@ def chip(label: Label, size: str = "") -> SafeString:
 @register.simple_tag
 def job_chip(job: Job, size: str = "") -> SafeString:
     return chip(labels.job_label(job), size)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineLook:
+    """How a page shows whether a job meets its deadline."""
+
+    label: labels.Label
+    text: str
+
+    @property
+    def tone(self) -> str:
+        return self.label.tone
+
+
+@register.filter
+def deadline(job: Any) -> DeadlineLook | None:
+    """How the job stands to its deadline; None without one."""
+    found = outlook(job)
+    return DeadlineLook(labels.DEADLINES[found.state], found.text) if found is not None else None
+
+
+@register.simple_tag
+def deadline_chip(job: Any) -> SafeString:
+    """A chip for a deadline that is or may be missed; nothing for any other."""
+    look = deadline(job)
+    if look is None or look.label.tone == "completed":
+        return SafeString("")
+    return format_html(' <span data-deadline title="{}">{}</span>', look.text, chip(look.label))
 
 
 @register.simple_tag

@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, overload
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast, overload
 
 from django.db import DEFAULT_DB_ALIAS, connection, transaction
 from django.db.models.base import ModelState
@@ -27,6 +28,7 @@ from quotas.models import Quota
 from scheduler import outbox
 from scheduler.core.lifecycle import JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
+from scheduler.deadlines import HasDeadline, check_after
 from scheduler.models import Job
 from scheduler.services.accounting.quota_usage import pending_jobs_of
 from scheduler.services.jobs.bulk_insert import NewRows, insert_jobs_with_events
@@ -200,6 +202,8 @@ def _rows_of(submission: Submission, others: Others, *, at: datetime) -> list[_R
             common = spec.kind.columns | _UNSTARTED | _beginning(spec, others, by=submission.by, at=at) | {
                 "user_id": submission.by.pk, "submitted_via": submission.via, "created_at": at,
             }  # fmt: skip
+            if spec.deadline_at is not None or spec.wait_limit_seconds is not None:
+                common["check_at"] = check_after(cast("HasDeadline", SimpleNamespace(**common)), at)
             shared[id(spec.kind)] = common
         part = _Part(spec, common, own_columns(spec), uuid.uuid4() if spec.array.indices else None)
         rows += [
@@ -253,6 +257,7 @@ _UNSTARTED: Final[dict[str, Any]] = {
     "boost_until_at": None,
     "saved_at": None,
     "saved_path": "",
+    "check_at": None,
     "generation": 1,
 }
 

@@ -237,6 +237,16 @@ def over_time_limit(case: Case) -> Verdict | None:
     return _restarted_where_it_may(verdict, case.job, otherwise=False)
 
 
+def over_deadline(case: Case) -> Verdict | None:
+    """Stopped at its deadline, as the job asked: a failure, and never started again, since that is too late."""
+    if case.stop_reason != StopReason.DEADLINE:
+        return None
+    return Verdict(
+        AttemptState.FAILED, JobState.FAILED, case.exit_code or None, case.exit_signal,
+        "Stopped at its deadline (deadline_action end).", failure=FailureClass.TIME_LIMIT,
+    )  # fmt: skip
+
+
 def failed(case: Case) -> Verdict:
     """A task failed: tried again where the job's rules or its policy say so, and often enough."""
     job, text = case.job, describe(case.culprit, case.tasks) if case.culprit else "Ended."
@@ -284,6 +294,7 @@ RULES: Final[tuple[Callable[[Case], Verdict | None], ...]] = (
     stopped_for_others,
     quota_refused,
     over_time_limit,
+    over_deadline,
     failed,
 )
 
