@@ -20,6 +20,7 @@ from scheduler.agent.settings import Settings
 from scheduler.agent.shim_link import ShimLink
 from scheduler.agent.tasks.orders import task_order
 from scheduler.agent.tasks.task_table import TaskTable
+from scheduler.agent.tasks.world_file import write_world
 
 PATH: Final = "/api/v1/agent/sync"
 #: Beyond the time for which the server may hold a call.
@@ -60,6 +61,7 @@ class ServerSync:
         if (inventory := self._inventory.to_send()) is not None:
             request["inventory"] = inventory
         asked = [self._table.get(task, epoch) for task, epoch in self._to_describe]
+        request["worlds"] = self._table.worlds()
         if described := [entry.described() for entry in asked if entry is not None]:
             request["described"] = described
         answer = self._call(client, request)
@@ -111,6 +113,9 @@ class ServerSync:
         for task, epoch, number in answer.get("checkpoints", ()):
             if (entry := self._table.get(task, epoch)) is not None:
                 self._checkpoints.ask(entry, number)
+        for task, epoch, size, ranks in answer.get("worlds", ()):
+            if (entry := self._table.get(task, epoch)) is not None and not entry.ended:
+                write_world(entry, size, ranks)
         if answer["verify"]:
             self._table.verify(answer["verify"])
         if answer.get("files_wanted"):

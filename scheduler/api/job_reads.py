@@ -23,8 +23,8 @@ from scheduler.api.serializers import (
     moment,
     reason_times,
 )
-from scheduler.core.lifecycle import JobState, PublicState
-from scheduler.models import Job
+from scheduler.core.lifecycle import FailureClass, JobState, PublicState, TaskState
+from scheduler.models import Job, Task
 from scheduler.selectors import visible_jobs
 from scheduler.services.jobs.logs import MERGED, STREAMS, read_log
 from scheduler.services.jobs.usage import STEP_SECONDS, usage_of
@@ -47,6 +47,53 @@ class JobEvents(JobView):
         """What happened to a job, oldest first."""
         page = self.paginate_queryset(self.find(request, ref).events.select_related("actor"))
         return self.get_paginated_response(JobEventSerializer(page, many=True).data)
+
+
+class MemberSerializer(serializers.Serializer[Any]):
+    """One task of the latest attempt of a job."""
+
+    attempt = serializers.IntegerField()
+    rank = serializers.IntegerField()
+    node = serializers.CharField()
+    state = serializers.ChoiceField([state.value for state in TaskState])
+    suspended = serializers.BooleanField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True)
+    exit_signal = serializers.IntegerField(allow_null=True)
+    end_text = serializers.CharField(help_text="Why it ended as it did; may be empty.")
+    failure_class = serializers.ChoiceField([one.value for one in FailureClass], allow_null=True)
+
+    def to_representation(self, task: Task) -> dict[str, Any]:
+        return {
+            "attempt": task.attempt.epoch,
+            "rank": task.rank,
+            "node": task.node.name,
+            "state": str(task.state),
+            "suspended": task.suspended,
+            "started_at": moment(task.started_at),
+            "ended_at": moment(task.ended_at),
+            "exit_code": task.exit_code,
+            "exit_signal": task.exit_signal,
+            "end_text": task.end_text,
+            "failure_class": task.failure_class or None,
+        }
+
+
+class JobMembers(JobView):
+    """`/jobs/{id}/members`"""
+
+    pagination_class = NewestFirst
+    page_ordering = ("pk",)
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(operation_id="jobs_members", responses=MemberSerializer(many=True))
+    def get(self, request: Request, ref: str) -> Response:
+        """The tasks of the latest attempt, with where each runs, its state, and how it ended; none before the start."""
+        job = self.find(request, ref)
+        tasks = Task.objects.filter(attempt__job=job, attempt__epoch=job.epoch)
+        page = self.paginate_queryset(tasks.select_related("attempt", "node"))
+        return self.get_paginated_response(MemberSerializer(page, many=True).data)
 
 
 class JobLogs(JobView):

@@ -55,6 +55,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         jobs.CancelElement.as_view(),
         name="api-job-element-cancel",
     ),
+    re_path(rf"^jobs/{JOB}/members$", job_reads.JobMembers.as_view(), name="api-job-members"),
     re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
     re_path(rf"^jobs/{JOB}/artifacts$", artifacts.JobArtifacts.as_view(), name="api-job-artifacts"),
     re_path(

@@ -368,10 +368,16 @@ def _backoff(facts: Facts) -> str:
 def _waiting_for_resources(facts: Facts) -> str:
     if "gathering" in facts:
         nodes = _number(facts, "gathering")
+        late = (
+            f" By the time limits of running jobs all are free at {_time(facts, 'by_limits_ms')}, after that: the job "
+            "starts only if some end before their limits."
+            if "by_limits_ms" in facts
+            else ""
+        )
         return (
             f"Reserving {nodes:,} {_plural('node', nodes)} until {_time(facts, 'until_ms')}: "
             f"{_number_of(facts, 'free')} of {_amount(facts, 'needs')} fit so far; "
-            "more are reserved as they become free."
+            f"more are reserved as they become free.{late}"
         )
     text = (
         f"Needs {_amount(facts, 'needs')}; {_number_of(facts, 'free')} of {_number_of(facts, 'total')} free"

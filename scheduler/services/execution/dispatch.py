@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.db import transaction
@@ -33,12 +33,20 @@ class Orders:
     pauses: list[list[int]] = field(default_factory=list)
     #: Tasks that somebody wants a checkpoint of: [task, epoch, number of the request].
     checkpoints: list[list[int]] = field(default_factory=list)
+    #: Tasks whose job has become smaller: [task, epoch, size, ranks that are left].
+    worlds: list[list[Any]] = field(default_factory=list)
     #: Tasks that the database does not know: the agent is to say whose they are.
     describe: list[list[int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
-            self.assignments or self.stops or self.verify or self.pauses or self.checkpoints or self.describe
+            self.assignments
+            or self.stops
+            or self.verify
+            or self.pauses
+            or self.checkpoints
+            or self.describe
+            or self.worlds
         )
 
 
@@ -58,6 +66,8 @@ class _LiveTask(NamedTuple):
     #: When somebody asked for a checkpoint that its node has not heard of, in milliseconds since 1970; an agent that
     #: does not answer to that is not asked for ever.
     checkpoint_asked: int | None
+    #: Of an attempt that was made smaller: the ranks that are to go on, in order.
+    ranks_left: list[int] | None
 
     @property
     def is_to_stop(self) -> bool:
@@ -139,11 +149,25 @@ def _compare(live: Sequence[_LiveTask], known: Mapping[int, int]) -> _Compared:
             found.orders.pauses.append([row.task, row.epoch, int(row.suspend_asked)])
         elif row.checkpoint_asked is not None and is_known:
             found.orders.checkpoints.append([row.task, row.epoch, row.checkpoint_asked])
+        if row.ranks_left and is_known and not row.is_to_stop:
+            size = len(row.ranks_left)
+            found.orders.worlds.append([row.task, row.epoch, size, ranges_of(row.ranks_left)])
         if not is_known:
             found.orders.verify.append([row.task, row.epoch])
     epochs = {row.task: row.epoch for row in live}
     found.orders.stops += stale_stops(pair for pair in known.items() if epochs.get(pair[0]) != pair[1])
     return found
+
+
+def ranges_of(numbers: Sequence[int]) -> str:
+    """Rising numbers as text: `0-2,5`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
@@ -159,7 +183,9 @@ _LIVE: Final = """
 SELECT t.node_id, t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,
     a.suspend_asked_at IS NOT NULL, t.suspended,
     CASE WHEN t.checkpoint_asked_at > now() - interval '1 minute'
-        THEN (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint END
+        THEN (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint END,
+    CASE WHEN a.resized_at IS NOT NULL THEN ARRAY(SELECT other.rank FROM scheduler_task other
+        WHERE other.attempt_id = a.id AND other.is_live AND other.state <> 'stopping' ORDER BY other.rank) END
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
 WHERE t.node_id = ANY(%s::bigint[]) AND t.is_live AND t.released_at IS NULL ORDER BY t.id
 """

@@ -244,10 +244,12 @@ class JobSpec:
         ),
     )  # fmt: skip
     assembly_timeout_seconds: int | None = duration(
-        "assembly_timeout", most=MAX_ASSEMBLY_SECONDS, help="How long nodes stay reserved while the job gathers more.",
-        left_out="off: no node is reserved", example="1h", columns={"assembly_timeout_seconds": ""},
-        form=Form(label="Assembly timeout", group="tasks", place=2, placeholder="off",
-                  hint="Nodes are reserved as they become free."),
+        "assembly_timeout", most=MAX_ASSEMBLY_SECONDS, least=0,
+        help="How long nodes stay reserved while the job gathers more; 0: no node is reserved.",
+        left_out="the queue's default, else no node is reserved", example="1h",
+        columns={"assembly_timeout_seconds": ""},
+        form=Form(label="Assembly timeout", group="tasks", place=2, placeholder="the queue's default",
+                  hint="Nodes are reserved as they become free. 0: none is."),
     )  # fmt: skip
 
     # How much, per task.

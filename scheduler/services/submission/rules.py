@@ -236,6 +236,15 @@ def the_deadline_lies_ahead(spec: JobSpec, inputs: RequestInputs) -> None:
         inputs.wrong("deadline", "Is before begin_at.", code="inconsistent")
 
 
+@rule("assembly_timeout", "tasks", "queue")
+def the_queue_says_how_long_gangs_gather(spec: JobSpec, inputs: RequestInputs) -> None:
+    """An assembly timeout that is left out is the queue's default, for a job of several tasks; 0 is none."""
+    if spec.assembly_timeout_seconds == 0:
+        spec.assembly_timeout_seconds = None
+    elif inputs.queue is not None and spec.tasks > 1 and inputs.given("assembly_timeout") is None:
+        spec.assembly_timeout_seconds = inputs.queue.default_assembly_seconds
+
+
 @rule("deadline", "deadline_action")
 def only_a_deadline_ends_a_job(spec: JobSpec, inputs: RequestInputs) -> None:
     """`deadline_action` is of a job that has a deadline."""
@@ -486,6 +495,7 @@ RULES: Final[tuple[Rule, ...]] = (
     the_deadline_lies_ahead,
     the_queue_bounds_the_time,
     the_queue_says_how_long_jobs_wait,
+    the_queue_says_how_long_gangs_gather,
     only_a_deadline_ends_a_job,
     what_ends_at_its_deadline_can_end_in_time,
     a_name_comes_from_what_runs,

@@ -63,7 +63,7 @@ def due(portal: Portal, *, ago: float, ended: float | None, state: str, waited: 
     """A job whose deadline was `ago` minutes ago; it ended so many minutes after it."""
     deadline = timezone.now() - timedelta(minutes=ago)
     created = deadline - timedelta(hours=1)
-    job: Job = JobFactory(
+    job: Job = JobFactory.create(
         project=portal.cast.project, user=portal.cast.owner, queue=portal.queue, state=state,
         deadline_at=deadline, created_at=created, started_at=created + timedelta(seconds=waited),
         completed_at=None if ended is None else deadline + timedelta(minutes=ended),

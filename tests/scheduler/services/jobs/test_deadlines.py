@@ -48,7 +48,7 @@ def fresh(job: Job) -> Job:
 def run(job: Job) -> Job:
     move_job(job, JobState.SCHEDULED, because="planned", epoch=1)
     move_job(job, JobState.RUNNING, because="started", started_at=timezone.now())
-    AttemptFactory(job=job, epoch=1)
+    AttemptFactory.create(job=job, epoch=1)
     return job
 
 
