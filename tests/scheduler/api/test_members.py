@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Task
+from scheduler.models import Job, Task
 from scheduler.services.execution.agent_messages import AgentMessage, _news
 from scheduler.services.execution.dispatch import Orders, orders_for
 from tests.scheduler.api.conftest import Api
@@ -17,8 +17,7 @@ def test_the_members_of_a_gang_are_listed_with_state_and_end(portal: Portal, api
     job = portal.submit(tasks=2)
     client = api(portal.cast.owner)
     assert client.get(f"{JOBS}/{job.number}/members").json()["results"] == []
-    job.state, job.epoch = JobState.RUNNING, 2
-    job.save()
+    Job.objects.filter(pk=job.pk).update(state=JobState.RUNNING, epoch=2)
     TaskFactory(attempt=AttemptFactory(job=job, epoch=1, state="lost"), node=portal.n1)
     attempt = AttemptFactory(job=job, epoch=2)
     TaskFactory(attempt=attempt, node=portal.n1, rank=0, state="running")

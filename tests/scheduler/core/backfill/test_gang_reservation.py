@@ -104,10 +104,10 @@ def test_a_gang_gathers_also_where_limits_end_after_its_window_and_says_so() -> 
     plan = plan_cycle(world.snapshot, a_policy())
 
     (reserve,) = plan.reserves
-    assert (len(reserve.node_ids), reserve.until_ms, world.starts(plan)) == (2, now_ms + 60_000, {})
-    facts = dict(plan.reasons[reserve.job_id].facts)
-    assert facts["by_limits_ms"] == now_ms + 90_000
-    said = sentence(plan.reasons[reserve.job_id].reason, plan.reasons[reserve.job_id].facts)
+    assert (len(reserve.node_ids), reserve.until_ms, world.starts(plan)) == (2, now_ms + 60 * 60_000, {})
+    why = plan.decision_of(reserve.job_id)
+    assert dict(why.facts)["by_limits_ms"] == now_ms + 90 * 60_000
+    said = sentence(why.reason, why.facts)
     assert "after that: the job starts only if some end before their limits" in said
 
 
