@@ -327,10 +327,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "preemptible": job.preemptible,
         "created_at": moment(job.created_at),
         "begin_at": moment(job.begin_at),
-        "deadline": moment(job.deadline_at),
-        "deadline_action": str(job.deadline_action),
-        "deadline_outlook": _outlook(job),
-        "wait_limit": job.wait_limit_seconds,
+        **_deadline_of(job),
         "eligible_at": moment(job.eligible_at),
         "scheduled_at": moment(job.scheduled_at),
         "started_at": moment(job.started_at),
@@ -343,6 +340,16 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "failure_class": job.failure_class or None,
         "attempt": job.epoch,
         "submitted_via": job.submitted_via,
+    }
+
+
+def _deadline_of(job: Job | JobRow) -> dict[str, Any]:
+    """By when it is to be over and to have started, and whether it will."""
+    return {
+        "deadline": moment(job.deadline_at),
+        "deadline_action": str(job.deadline_action),
+        "deadline_outlook": _outlook(job),
+        "wait_limit": job.wait_limit_seconds,
     }
 
 

@@ -110,9 +110,7 @@ def payload_of(form: Mapping[str, str], *, time_zone: str) -> dict[str, Any]:
         payload["pack"] = {"level": pack.rstrip("!"), "required": pack.endswith("!")}
     if waits := _dependencies(form):
         payload["depends_on"] = waits
-    for name in ("begin_at", "deadline"):
-        if form.get(name, "").strip():
-            payload[name] = _local_time(name, form[name].strip(), time_zone, problems)
+    payload |= _moments(form, time_zone, problems)
     if patterns := [line.strip() for line in form.get("artifacts", "").splitlines() if line.strip()]:
         payload["artifacts"] = patterns
     if form.get("hold"):
@@ -159,6 +157,15 @@ def _dependencies(form: Mapping[str, str]) -> list[dict[str, Any]]:
 
 def _words(text: str) -> list[str]:
     return [part for part in re.split(r"[\s,]+", text.strip()) if part]
+
+
+def _moments(form: Mapping[str, str], time_zone: str, problems: list[FieldProblem]) -> dict[str, str]:
+    """The times that are filled in."""
+    return {
+        name: _local_time(name, form[name].strip(), time_zone, problems)
+        for name in ("begin_at", "deadline")
+        if form.get(name, "").strip()
+    }
 
 
 def _local_time(field: str, text: str, time_zone: str, problems: list[FieldProblem]) -> str:

@@ -49,8 +49,6 @@ class LocalTask:
     checkpoints_stored: bool = False
     #: Why it is to stop; it was asked for a checkpoint first, and may end by itself.
     held_stop: str = ""
-    #: How many tasks of its job are left, as its world file says; 0 until the job has become smaller.
-    world: int = 0
 
     #: The last results of its probes by GPUs, which the agent makes.
     gpu_probe_results: list[ProbeResult] = field(default_factory=list)

@@ -131,11 +131,6 @@ class TaskTable:
         with self.changed:
             return [[entry.task, entry.epoch] for entry in self._tasks.values() if not entry.reported]
 
-    def worlds(self) -> list[list[int]]:
-        """Tasks whose world file says how many tasks are left of their job, as [task, epoch, size]."""
-        with self.changed:
-            return [[one.task, one.epoch, one.world] for one in self._tasks.values() if one.world]
-
     def verify(self, asked: Iterable[list[int]]) -> None:
         """The server asks for these tasks: report the ones that are not here, and ended ones once more."""
         with self.changed:

@@ -16,8 +16,8 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 _MODE: Final = 0o600
 
 
-def write_world(entry: LocalTask, size: int, ranks: str) -> None:
-    """Put the file in the place of an earlier one, whole or not at all; the next call of the server tries again.
+def write_world(entry: LocalTask, size: int, ranks: str) -> bool:
+    """Put the file in the place of an earlier one, whole or not at all; answers whether it is there.
 
     The folder is the job's: no link in it is followed, and the file belongs to whoever the folder belongs to.
     """
@@ -25,7 +25,7 @@ def write_world(entry: LocalTask, size: int, ranks: str) -> None:
     try:
         folder = os.open(entry.folder, _FOLDER)
     except OSError:
-        return  # the task has not begun, or is gone
+        return False  # the task has not begun, or is gone
     try:
         temporary = f".{WORLD}.new"
         with contextlib.suppress(FileNotFoundError):
@@ -37,8 +37,9 @@ def write_world(entry: LocalTask, size: int, ranks: str) -> None:
             if os.geteuid() == 0:
                 os.fchown(file, owner.st_uid, owner.st_gid)
         os.rename(temporary, WORLD, src_dir_fd=folder, dst_dir_fd=folder)
-        entry.world = size
     except OSError as error:
         say(f"the world file of task {entry.key} cannot be written: {error}")
+        return False
     finally:
         os.close(folder)
+    return True

@@ -149,14 +149,21 @@ def _compare(live: Sequence[_LiveTask], known: Mapping[int, int]) -> _Compared:
             found.orders.pauses.append([row.task, row.epoch, int(row.suspend_asked)])
         elif row.checkpoint_asked is not None and is_known:
             found.orders.checkpoints.append([row.task, row.epoch, row.checkpoint_asked])
-        if row.ranks_left and is_known and not row.is_to_stop:
-            size = len(row.ranks_left)
-            found.orders.worlds.append([row.task, row.epoch, size, ranges_of(row.ranks_left)])
         if not is_known:
             found.orders.verify.append([row.task, row.epoch])
+    found.orders.worlds = _worlds(live, known)
     epochs = {row.task: row.epoch for row in live}
     found.orders.stops += stale_stops(pair for pair in known.items() if epochs.get(pair[0]) != pair[1])
     return found
+
+
+def _worlds(live: Sequence[_LiveTask], known: Mapping[int, int]) -> list[list[Any]]:
+    """The tasks that go on in a job which has become smaller, with how many they are and their ranks."""
+    return [
+        [row.task, row.epoch, len(row.ranks_left), ranges_of(row.ranks_left)]
+        for row in live
+        if row.ranks_left and known.get(row.task) == row.epoch and not row.is_to_stop
+    ]
 
 
 def ranges_of(numbers: Sequence[int]) -> str:
