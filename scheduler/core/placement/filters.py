@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -322,12 +322,19 @@ def task_slots(query: FilterQuery, workspace: Workspace, keep: Bools, gates: tup
 
 
 def capacity_slots(
-    query: FilterQuery, cluster: ClusterIndex, gates: tuple[NodeFilter, ...]
+    query: FilterQuery,
+    cluster: ClusterIndex,
+    gates: tuple[NodeFilter, ...],
+    *,
+    without: Collection[str] = (),
 ) -> tuple[Ints, Bools]:
-    """How many tasks each node could take were it empty and open, and which nodes no filter bars always."""
+    """How many tasks each node could take were it empty and open, and which nodes no filter bars always.
+
+    Static filters named in `without` bar none.
+    """
     allowed = np.ones(cluster.node_count, dtype=np.bool_)
     for gate in gates:
-        if isinstance(gate, StaticFilter) and gate.permanent:
+        if isinstance(gate, StaticFilter) and gate.permanent and gate.name not in without:
             mask = gate.keep(query, cluster)
             allowed = allowed if mask is None else allowed & mask
     slots = np.where(allowed, np.iinfo(np.int64).max, 0)
