@@ -17,6 +17,7 @@ from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.jobs import JobView
 from scheduler.api.serializers import (
+    CauseSerializer,
     JobEventSerializer,
     JobRequestSerializer,
     LogSerializer,
@@ -236,6 +237,7 @@ class WhySerializer(serializers.Serializer[Any]):
     reason_code = serializers.CharField()
     category = serializers.CharField()
     details = serializers.DictField(allow_null=True)
+    cause = CauseSerializer(allow_null=True)
     times = serializers.DictField(
         child=serializers.DateTimeField(), help_text="Times among the details, by name, such as begin_at."
     )

@@ -13,7 +13,8 @@ from quotas.core.resources import MIB
 from scheduler.api.schema import serializer_of
 from scheduler.core.lifecycle import FailureClass, PackLevel, PublicState, RestartPolicy, TaskFailure
 from scheduler.core.qos import QOS_WORDS
-from scheduler.core.reason_codes import ReasonCategory
+from scheduler.core.reason_codes import ReasonCategory, ReasonCode
+from scheduler.core.reasons.causes import CauseCode, cause_of
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.job_lists import JobRow, ListedJob
 from scheduler.models import Job, JobEvent, WaitEnd
@@ -35,11 +36,21 @@ def priority_band(value: int) -> str:
     return "low" if value <= 33 else "normal" if value <= 66 else "high"
 
 
+class CauseSerializer(serializers.Serializer[Any]):
+    """What to change so that the job starts or waits for something else."""
+
+    code = serializers.ChoiceField([c.value for c in CauseCode])
+    subject = serializers.CharField(
+        allow_blank=True, help_text="What the code is about, such as a taint, a label, a node or a resource."
+    )
+
+
 class ReasonSerializer(serializers.Serializer[Any]):
     code = serializers.CharField()
     category = serializers.ChoiceField([c.value for c in ReasonCategory])
     text = serializers.CharField(help_text="Times in it are RFC 3339 in UTC.")
     details = serializers.DictField()
+    cause = CauseSerializer()
     times = serializers.DictField(
         child=serializers.DateTimeField(), help_text="Times of the reason by name, such as begin_at."
     )
@@ -364,6 +375,7 @@ def _reason(job: Job | JobRow) -> dict[str, Any] | None:
         "category": job.reason_category,
         "text": job.reason_text,
         "details": job.reason_details,
+        "cause": cause_of(ReasonCode(job.reason_code), job.reason_details)._asdict(),
         "times": reason_times(job.reason_details),
     }
 

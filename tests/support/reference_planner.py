@@ -8,6 +8,7 @@ from quotas.core.gpu_models import model_matches, share_of, suits
 from quotas.core.limits import charge
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
+from scheduler.core.reasons.closed_nodes import LASTING
 from scheduler.core.snapshot.constraints import HARD_EFFECTS, OWN_ARRAY
 from scheduler.core.snapshot.snapshot import MUST, PACKS, JobGate, Snapshot
 

@@ -38,9 +38,13 @@ class Opening:
     gates: tuple[str, ...]
     nodes: Bools
     beside_open: bool  # other nodes are open, but too few
+    masks: Mapping[str, Bools]  # by filter, the nodes that it lets through
 
-    def rows(self) -> Ints:
-        return np.flatnonzero(self.nodes)
+    def rows(self, gate: str = "") -> Ints:
+        """The rows of these nodes, or of those that one of the filters closes, where it does."""
+        rows = np.flatnonzero(self.nodes)
+        shut = rows[~self.masks[gate][rows]] if gate in self.masks else rows
+        return shut if len(shut) else rows
 
 
 def closed_always(candidates: Candidates, shape: Shape) -> Facts | None:
@@ -124,7 +128,7 @@ def _smallest(
             shut = opened & ~now & (slots > 0)
             if not shut.any():
                 shut = opened & (slots > 0)  # it is open, with too few devices in working order
-            return Opening(gates, shut, bool((now & (slots > 0)).any()))
+            return Opening(gates, shut, bool((now & (slots > 0)).any()), masks)
     return None
 
 
@@ -149,12 +153,14 @@ def _working_slots(candidates: Candidates) -> Ints:
 
 
 def _facts(candidates: Candidates, opening: Opening) -> Facts:
-    """Which nodes, by what they are closed, and for each filter what exactly it asks for."""
+    """Which nodes, by what they are closed, and for each filter what exactly it asks for.
+
+    Of several filters each may close other nodes: of each, one node is looked at.
+    """
     nodes, rows = candidates.workspace.cluster.snapshot.nodes, opening.rows()
-    row = min(rows.tolist(), key=lambda one: (len(_missing_labels(candidates, one)), one))
     facts: Facts = {
         "gates": ", ".join(opening.gates),
-        "node": nodes.name[row],
+        "node": nodes.name[_nearest(candidates, rows)],
         "nodes": len(rows),
         "beside_open": int(opening.beside_open),
     }
@@ -163,13 +169,19 @@ def _facts(candidates: Candidates, opening: Opening) -> Facts:
         facts["with_labels"] = ", ".join(f"{key}={value}" for key, value in wanted)
     for gate in opening.gates:
         if gate in _SUBJECTS:
-            facts[gate] = _SUBJECTS[gate](candidates, row)
+            facts[gate] = _SUBJECTS[gate](candidates, _nearest(candidates, opening.rows(gate)))
     if "wall" in opening.gates:
         facts["limit"] = int(nodes.max_wall_seconds[rows].max())
     if "isolation" in opening.gates:
-        needed = candidates.query.isolation
-        facts["lacks"] = " and ".join(lacking(nodes.isolation.item(row), needed))
+        has, needed = nodes.isolation, candidates.query.isolation
+        row = max(rows.tolist(), key=lambda one: ((has.item(one) & needed).bit_count(), -one))
+        facts |= {"node": nodes.name[row], "lacks": " and ".join(lacking(has.item(row), needed))}
     return facts
+
+
+def _nearest(candidates: Candidates, rows: Ints) -> int:
+    """Of these nodes the one that lacks the fewest labels, the first among equals."""
+    return min(rows.tolist(), key=lambda row: (len(_missing_labels(candidates, row)), row))
 
 
 def _missing_labels(candidates: Candidates, row: int) -> list[str]:

@@ -59,7 +59,8 @@ def nodes_unavailable(facts: Facts) -> str:
     if gates == ["labels"] and not facts["beside_open"]:
         who = f"No node that could hold the job has the label {facts['labels']}."
         return f"{who} {_ways(gates, facts)}"
-    does = " and ".join(_words(gate, facts)[0 if count == 1 else 1] for gate in gates)
+    # Of several nodes each may be closed by another filter.
+    does = (" and " if count == 1 else " or ").join(_words(gate, facts)[min(count, 2) - 1] for gate in gates)
     return f"{_who(facts, count)} {does}. {_ways(gates, facts)}"
 
 

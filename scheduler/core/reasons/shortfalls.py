@@ -18,6 +18,8 @@ from scheduler.core.placement.filters import (
     ResourceFilter,
     StaticFilter,
     capacity_slots,
+    slots_by_amount,
+    slots_by_capacity,
     task_slots,
 )
 from scheduler.core.placement.gang_layout import domain_room, fit_on
@@ -215,18 +217,45 @@ def _too_far_apart(candidates: Candidates, shape: Shape) -> _Shortfall | None:
 
 
 def _in_pieces(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall | None:
-    """Enough in all, but in pieces: name the resource that splits worst, the first among equals."""
+    """Enough in all, but in pieces: name the resource that, were all of it free, would let the most tasks in.
+
+    Among equals the one that splits worst, then the first.
+    """
     rooms, rows = list(_frees(candidates)), np.flatnonzero(opened)
     if not rooms or not len(rows):
         return None
-    fitting = [(int((column[rows] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)]
-    name, column, need = rooms[min(fitting)[1]]
+    gains = _tasks_once_free(candidates, shape, rows)
+    fitting = [
+        (-gains.get("gpus" if name == "gpu_millis" else name, 0), int((column[rows] >= need).sum()), place)
+        for place, (name, column, need) in enumerate(rooms)
+    ]
+    name, column, need = rooms[min(fitting)[2]]
     return ReasonCode.TOPOLOGY_FRAGMENTED, {
         "resource": name,
         "needs": need * shape.tasks,
         "per_task": need,
         "free": int(np.maximum(column[rows], 0).sum()),
         "largest": int(column[rows].max()),
+    }
+
+
+def _tasks_once_free(candidates: Candidates, shape: Shape, rows: Ints) -> dict[str, int]:
+    """By filter of an amount: how many tasks these nodes would take if all of that amount were free."""
+    query, workspace = candidates.query, candidates.workspace
+    now: dict[str, Ints] = {}
+    idle: dict[str, Ints] = {}
+    for gate in candidates.rules.rooms:
+        free = slots_by_amount(query, workspace, gate)
+        whole = slots_by_capacity(query, workspace.cluster, gate)
+        if free is not None and whole is not None:
+            now[gate.name], idle[gate.name] = np.minimum(free, shape.tasks)[rows], whole[rows]
+    return {
+        name: int(
+            np.maximum(np.minimum.reduce([*(now[one] for one in now if one != name), idle[name]]), 0)
+            .clip(max=shape.tasks)
+            .sum()
+        )
+        for name in now
     }
 
 

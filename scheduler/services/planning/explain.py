@@ -13,6 +13,7 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState
 from scheduler.core.plan import Decision, Plan
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
+from scheduler.core.reasons.causes import cause_of
 from scheduler.core.reasons.messages import sentence
 from scheduler.core.whatif.explain import Explanation, NodeVerdict, context_after, explain
 from scheduler.models import Job
@@ -71,6 +72,8 @@ class JobExplanation:
     reason_code: str = ""
     category: str = ""
     details: Mapping[str, Any] | None = None
+    #: What to change, for programs: a code and a subject; None for a job that does not wait.
+    cause: Mapping[str, str] | None = None
     blockers: tuple[Blocker, ...] = ()
     gates: tuple[Gate, ...] = ()
     position: int | None = None
@@ -169,6 +172,7 @@ def _waits(
         reason_code=reason.value,
         category=CATEGORY[reason].value,
         details=headline.details,
+        cause=cause_of(reason, headline.facts)._asdict(),
         blockers=blockers_of(found),
         gates=gates,
         position=found.position if in_line else None,
@@ -197,13 +201,15 @@ def _not_in_queue(job: Job) -> JobExplanation:
     code = job.reason_code or ReasonCode.NOT_EVALUATED_YET.value
     text = job.reason_text or sentence(ReasonCode(code), ())
     category = CATEGORY[ReasonCode(code)].value
+    cause = cause_of(ReasonCode(code), job.reason_details)._asdict()
     return JobExplanation(
         state=state,
         headline=text,
         reason_code=code,
         category=category,
         details=job.reason_details,
-        blockers=(Blocker(code, category, text),),
+        cause=cause,
+        blockers=(Blocker(code, category, text, cause),),
         snapshot_at=job.reason_at,
     )
 

@@ -59,7 +59,9 @@ def test_a_job_starts_where_the_agent_knows_what_it_needs_and_says_why_not_elsew
     job.refresh_from_db()
     plain.refresh_from_db()
     assert (job.state, plain.state) == ("queued", "scheduled")
-    assert job.reason_text == f"2 nodes run an agent older than needed for {feature}; upgrade the agent."
+    assert job.reason_text == (
+        f"All 2 nodes that could hold the job run an agent older than needed for {feature}. Upgrade the agent."
+    )
     why = explain_job(job=job, by=portal.cast.owner, nodes=True)
     assert job.reason_text in why.headline
     assert f"older than needed for {feature}" in why.node_table[0].sentence
