@@ -20,6 +20,7 @@ class ReasonCode(StrEnum):
 
     INVALID_SPEC = "InvalidSpec"
     NO_MATCHING_NODE = "NoMatchingNode"
+    NODES_UNAVAILABLE = "NodesUnavailable"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     EXCEEDS_BUDGET = "ExceedsBudget"
     EXCEEDS_MAX_WALLTIME = "ExceedsMaxWalltime"
@@ -33,7 +34,6 @@ class ReasonCode(StrEnum):
     BUDGET_SPENT = "BudgetSpent"
     QUOTA_PROVIDER_AWAY = "QuotaProviderAway"
     APPROVAL_PENDING = "ApprovalPending"
-    NODES_UNAVAILABLE = "NodesUnavailable"
     BEGIN_TIME = "BeginTime"
     DEPENDENCY = "Dependency"
     BACKOFF = "Backoff"

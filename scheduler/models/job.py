@@ -35,6 +35,12 @@ class JobQuerySet(models.QuerySet["Job"]):
     def pending(self) -> JobQuerySet:
         return self.in_states(PENDING)
 
+    def never_satisfied(self) -> JobQuerySet:
+        """Jobs whose dependencies can never be satisfied: limits on pending jobs count none of these."""
+        return self.in_states([JobState.BLOCKED]).filter(
+            reason_code=ReasonCode.DEPENDENCY_NEVER_SATISFIED.value
+        )
+
     def queued(self) -> JobQuerySet:
         """What the planner looks at."""
         return self.in_states([JobState.QUEUED])

@@ -8,7 +8,6 @@ from quotas.core.gpu_models import model_matches, share_of, suits
 from quotas.core.limits import charge
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
-from scheduler.core.reasons.closed_nodes import LASTING
 from scheduler.core.snapshot.constraints import HARD_EFFECTS, OWN_ARRAY
 from scheduler.core.snapshot.snapshot import MUST, PACKS, JobGate, Snapshot
 
@@ -549,16 +548,9 @@ def check(snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
             or plan.reasons[number].value in {
                 "WaitingForResources", "WaitingForQuota", "Reservation", "TopologyFragmented", "RateLimited",
                 "AgentUnreachable", "Priority", "JobAffinity",
-            } or is_closed_now(plan, number)) and not state.array_is_full(job) and not state.waits_for_company(job):  # fmt: skip
+            }) and not state.array_is_full(job) and not state.waits_for_company(job):  # fmt: skip
                 stopped.add(queue)
     assert seen == [start.job_id for start in plan.starts], "starts are not in order"
-
-
-def is_closed_now(plan: Plan, number: int) -> bool:
-    """Whether nodes are closed for the time being, and not by what an operator set of them."""
-    decision = plan.decision_of(number)
-    gates = set(str(decision.details.get("gates", "")).split(", "))
-    return decision.reason.value == "NodesUnavailable" and not gates & set(LASTING)
 
 
 def line_up(state: State, policy: Policy) -> list[dict[str, Any]]:

@@ -118,6 +118,8 @@ def _fragmented(facts: Facts) -> Cause:
 
 
 def _resources(facts: Facts) -> Cause:
+    if "gates" in facts:
+        return _nodes_unavailable(facts)
     if "gathering" in facts:
         return Cause(CauseCode.GATHERING)
     return Cause(CauseCode.AMOUNT, str(facts.get("resource", "")))

@@ -359,6 +359,8 @@ def _backoff(facts: Facts) -> str:
 
 
 def _waiting_for_resources(facts: Facts) -> str:
+    if "gates" in facts:
+        return nodes_unavailable(facts)
     if "gathering" in facts:
         nodes = _number(facts, "gathering")
         return (

@@ -116,7 +116,7 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         return None
     counts = filter_counts(candidates)
     reason, facts = _first_shortfall(candidates, shape, rules)
-    if reason in (ReasonCode.WAITING_FOR_RESOURCES, ReasonCode.TOPOLOGY_FRAGMENTED):
+    if "gates" not in facts and reason in (ReasonCode.WAITING_FOR_RESOURCES, ReasonCode.TOPOLOGY_FRAGMENTED):
         facts |= closed_beside(candidates, shape)
     return _with_gates(reason, facts, candidates.workspace.cluster, counts)
 
@@ -180,7 +180,7 @@ def _closed(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall |
     if opening.gates == ("reserved",):
         query, cluster = candidates.query, candidates.workspace.cluster
         return ReasonCode.RESERVATION, _reservation_facts(query, cluster, opening.nodes)
-    return ReasonCode.NODES_UNAVAILABLE, facts
+    return ReasonCode.WAITING_FOR_RESOURCES, facts
 
 
 def _spanning_domains(candidates: Candidates, shape: Shape) -> _Shortfall | None:

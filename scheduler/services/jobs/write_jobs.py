@@ -312,7 +312,8 @@ class _Room:
         self._in_queue: dict[int, int] = {}
         for queue_id in sorted(queues):
             _lock(_QUEUE_LOCK, queue_id)
-            self._in_queue[queue_id] = Job.objects.pending().filter(queue_id=queue_id).count()
+            here = Job.objects.filter(queue_id=queue_id)
+            self._in_queue[queue_id] = here.pending().count() - here.never_satisfied().count()
         for line_id in sorted(bounds):
             _lock(_LINE_LOCK, line_id % 2**31)
         lines = Quota.objects.filter(pk__in=bounds).order_by("pk") if bounds else ()
