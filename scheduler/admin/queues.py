@@ -19,6 +19,7 @@ from scheduler.core.placement.plugins import PluginError, resolve
 from scheduler.core.policy import ISOLATION, OPTIONS, Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cluster.queues import pause_queue, resume_queue
+from scheduler.services.cluster.named_rows import WAY_OUT, ignored_in_queue
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import class_begins
 from scheduler.state.load.cluster_rows import OF_PREEMPTION, TIE_BREAKERS, preemption_of
@@ -32,13 +33,20 @@ class QueueForm(SettingsForm):
             "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
             "results_days", "results_job_mib", "results_until_fetched", "isolation", "scratch_mib",
         )  # fmt: skip
+        help_texts = {
+            "profile": "How its jobs take turns among each other and where they go; empty: as the cluster's profile. "
+            "Backfill and preemption are the cluster's profile's alone."
+        }
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
+        profile, cluster = cleaned.get("profile"), cleaned.get("cluster")
+        if profile and cluster and profile.pk != cluster.profile_id and (ignored := ignored_in_queue(profile)):
+            self.add_error("profile", f"{ignored[:1].upper()}{ignored[1:]} {WAY_OUT}")
         default, longest = cleaned.get("default_wall_seconds"), cleaned.get("max_wall_seconds")
         if default and longest and default > longest:
             self.add_error("default_wall_seconds", f"Exceeds the maximum, {longest}.")
-        cluster, partitions = cleaned.get("cluster"), cleaned.get("partitions")
+        partitions = cleaned.get("partitions")
         foreign = [p.name for p in partitions or () if cluster and p.cluster_id != cluster.pk]
         if foreign:
             self.add_error("partitions", f"Not of this cluster: {', '.join(foreign)}.")
@@ -209,7 +217,9 @@ class ProfileForm(SettingsForm):
             f"{', '.join((*OPTIONS, ISOLATION))}.",
             "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
             "plugins": "A list of the names of installed plugins, in order.",
-            "preemption_enabled": "Whether jobs may be stopped for others.",
+            "backfill": "How jobs may pass others that wait; the profile of the cluster decides, so leave it at none in "
+            "the profile of a queue.",
+            "preemption_enabled": "Whether jobs may be stopped for others; the profile of the cluster decides.",
             "preemption": 'Preemption options, such as {"mode": "suspend", "grace_seconds": 120}; out of '
             f"{', '.join(OF_PREEMPTION)}.",
         }
@@ -231,7 +241,22 @@ class ProfileForm(SettingsForm):
             resolve(_policy({**cleaned, **given}), installed_plugins())
         except (ValueError, PluginError) as error:
             raise forms.ValidationError(f"Not a valid policy: {error}.") from error
+        self._refuse_what_queues_ignore({**cleaned, **given})
         return cleaned
+
+    def _refuse_what_queues_ignore(self, values: Mapping[str, Any]) -> None:
+        """A queue's own profile says nothing that only the cluster's decides."""
+        if self.instance.pk is None:
+            return
+        queues = Queue.objects.filter(profile=self.instance.pk).exclude(cluster__profile=self.instance.pk)
+        names = ", ".join(queues.order_by("slug").values_list("slug", flat=True))
+        if not names:
+            return
+        asked = SchedulerProfile(
+            **{name: values.get(name) for name in ("name", "backfill", "options", "preemption_enabled", "preemption")}
+        )
+        if ignored := ignored_in_queue(asked):
+            raise forms.ValidationError(f"Queue {names}: {ignored} {WAY_OUT}")
 
 
 @admin.register(SchedulerProfile)

@@ -70,18 +70,23 @@ def reason_title(code: str) -> str:
 
 
 #: Another name than where earlier versions kept rows of another shape: both may run at once during an upgrade.
-_CLUSTERS = "muster:clusters-now"
+_CLUSTERS = "muster:clusters-now-2"
 
 
 @register.simple_tag
 def cluster_troubles(fresh: object = False) -> dict[str, list[ClusterNow]]:
     """For the banner of every page: clusters where nothing new starts because somebody paused them, and those
-    whose planner does not respond; asked once every few seconds, or now."""
+    whose planner does not respond, whose cycles fail, or that are planned without a part of their policy; asked once every few seconds, or now."""
     found: list[ClusterNow] | None = None if fresh else cache.get(_CLUSTERS)
     if found is None:
         found = clusters_now()
         cache.set(_CLUSTERS, found, PAUSE_MEMORY_SECONDS)
-    return {"paused": [row for row in found if row.paused], "silent": [row for row in found if row.silent]}
+    return {
+        "paused": [row for row in found if row.paused],
+        "silent": [row for row in found if row.silent],
+        "failing": [row for row in found if row.failing],
+        "out_of_use": [row for row in found if row.out_of_use],
+    }
 
 
 @register.filter
