@@ -194,9 +194,7 @@ def _policies() -> str:
 
     faults = open_faults()
     if faults:
-        raise _NotReadyError(
-            "; ".join(map(str, faults))
-        )
+        raise _NotReadyError("; ".join(map(str, faults)))
     return "no faults"
 
 

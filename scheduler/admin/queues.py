@@ -41,7 +41,12 @@ class QueueForm(SettingsForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         profile, cluster = cleaned.get("profile"), cleaned.get("cluster")
-        if profile and cluster and profile.pk != cluster.profile_id and (ignored := ignored_in_queue(profile)):
+        if (
+            profile
+            and cluster
+            and profile.pk != cluster.profile_id
+            and (ignored := ignored_in_queue(profile))
+        ):
             self.add_error("profile", f"{ignored[:1].upper()}{ignored[1:]} {WAY_OUT}")
         default, longest = cleaned.get("default_wall_seconds"), cleaned.get("max_wall_seconds")
         if default and longest and default > longest:
@@ -253,7 +258,10 @@ class ProfileForm(SettingsForm):
         if not names:
             return
         asked = SchedulerProfile(
-            **{name: values.get(name) for name in ("name", "backfill", "options", "preemption_enabled", "preemption")}
+            **{
+                name: values.get(name)
+                for name in ("name", "backfill", "options", "preemption_enabled", "preemption")
+            }
         )
         if ignored := ignored_in_queue(asked):
             raise forms.ValidationError(f"Queue {names}: {ignored} {WAY_OUT}")

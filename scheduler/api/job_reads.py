@@ -226,7 +226,41 @@ def with_moments(found: dict[str, Any]) -> dict[str, Any]:
     if found["start"] is not None:
         for name in ("p10_at", "p50_at", "p90_at", "computed_at"):
             found["start"][name] = moment(found["start"][name])
+    if found.get("placement"):
+        found["placement"]["at"] = moment(found["placement"]["at"])
     return found
+
+
+class ScoredNodeSerializer(serializers.Serializer[Any]):
+    node_id = serializers.IntegerField()
+    name = serializers.CharField()
+    chosen = serializers.BooleanField(
+        help_text="false: a node that it might have had instead, the best of these first."
+    )
+    total = serializers.IntegerField(help_text="The weighted mean of its parts, 0 to 100.")
+    parts = serializers.DictField(child=serializers.IntegerField(), help_text="Points by scorer, 0 to 100.")
+
+
+class PlacementBasisSerializer(serializers.Serializer[Any]):
+    """Why a job that has started runs where it does, from the recording of the cycle that started it."""
+
+    cycle = serializers.IntegerField(allow_null=True)
+    at = serializers.DateTimeField(allow_null=True)
+    order = serializers.CharField(
+        allow_blank=True, help_text="The policy by which jobs of its queue take turns."
+    )
+    placement = serializers.CharField(allow_blank=True, help_text="The strategy that weighs the parts.")
+    backfill = serializers.CharField(allow_blank=True)
+    place = serializers.IntegerField(help_text="Its place among the starts of the cycle, 1 = the first.")
+    starts = serializers.IntegerField()
+    gates = serializers.ListField(
+        child=serializers.DictField(), help_text="Filters, with the nodes that each left."
+    )
+    nodes = ScoredNodeSerializer(many=True)
+    exact = serializers.BooleanField(
+        help_text="Whether the first node has the score that the cycle recorded; false: other jobs were placed in between."
+    )
+    unknown = serializers.CharField(allow_blank=True, help_text="Why this is not known any more.")
 
 
 class WhySerializer(serializers.Serializer[Any]):
@@ -253,6 +287,7 @@ class WhySerializer(serializers.Serializer[Any]):
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     snapshot_at = serializers.DateTimeField(allow_null=True)
+    placement = PlacementBasisSerializer(allow_null=True)
 
 
 class JobWhy(JobView):

@@ -64,7 +64,11 @@ def _nodes(**words: Any) -> Callable[[Snapshot, str], Snapshot]:
 def _without_taints(snapshot: Snapshot, subject: str) -> Snapshot:
     named = subject.split(", ")
     kept = tuple(
-        tuple(t for t in taints if (f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}") not in named)
+        tuple(
+            t
+            for t in taints
+            if (f"{t.key}={t.value}:{t.effect}" if t.value else f"{t.key}:{t.effect}") not in named
+        )
         for taints in snapshot.nodes.taints
     )
     return rebuilt(snapshot, nodes=replace(snapshot.nodes, taints=kept))
@@ -76,7 +80,9 @@ def _with_labels(snapshot: Snapshot, subject: str) -> Snapshot:
 
 
 def _labelled(snapshot: Snapshot, change: Callable[[dict[str, str]], dict[str, str]]) -> Snapshot:
-    labels: tuple[Labels, ...] = tuple(tuple(sorted(change(dict(one)).items())) for one in snapshot.nodes.labels)
+    labels: tuple[Labels, ...] = tuple(
+        tuple(sorted(change(dict(one)).items())) for one in snapshot.nodes.labels
+    )
     return rebuilt(snapshot, nodes=replace(snapshot.nodes, labels=labels))
 
 
@@ -100,7 +106,9 @@ def _in_partitions(snapshot: Snapshot, _: str) -> Snapshot:
 
 def _pending(**words: Any) -> Callable[[Snapshot, str], Snapshot]:
     def change(snapshot: Snapshot, _: str) -> Snapshot:
-        columns = {name: np.full_like(getattr(snapshot.pending, name), value) for name, value in words.items()}
+        columns = {
+            name: np.full_like(getattr(snapshot.pending, name), value) for name, value in words.items()
+        }
         return rebuilt(snapshot, pending=replace(snapshot.pending, **columns))
 
     return change
@@ -111,7 +119,11 @@ def _freed(snapshot: Snapshot, resource: str) -> Snapshot:
     nodes, devices, pools = snapshot.nodes, snapshot.devices, snapshot.pools
     if resource in pools.name:
         return rebuilt(snapshot, pools=replace(pools, used=pools.used * 0))
-    names = [name for name in ("cpu_millis", "memory_mib", "storage_mib") if resource in ("", "nodes", "tasks", name)]
+    names = [
+        name
+        for name in ("cpu_millis", "memory_mib", "storage_mib")
+        if resource in ("", "nodes", "tasks", name)
+    ]
     used = {f"used_{name}": getattr(nodes, f"used_{name}") * 0 for name in names}
     if resource in ("", "numa", "nodes", "tasks"):
         used["bound"] = ((),) * len(nodes)

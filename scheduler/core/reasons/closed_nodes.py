@@ -144,7 +144,9 @@ def _working_slots(candidates: Candidates) -> Ints:
     """How many tasks the healthy devices of each node could take; more than any job has where none is asked for."""
     query, cluster = candidates.query, candidates.workspace.cluster
     request = query.request
-    if not request.per_task.gpus or not any(isinstance(gate, ResourceFilter) for gate in candidates.rules.gates):
+    if not request.per_task.gpus or not any(
+        isinstance(gate, ResourceFilter) for gate in candidates.rules.gates
+    ):
         return np.full(cluster.node_count, np.iinfo(np.int64).max)
     devices = cluster.devices.per_node(cluster.devices.usable(request.gpu_model, request.gpu_memory_mib))
     if request.shares_gpu:
@@ -187,9 +189,7 @@ def _nearest(candidates: Candidates, rows: Ints) -> int:
 def _missing_labels(candidates: Candidates, row: int) -> list[str]:
     have = dict(candidates.workspace.cluster.snapshot.nodes.labels[row])
     return [
-        f"{key}={value}"
-        for key, value in candidates.query.request.node_selector
-        if have.get(key) != value
+        f"{key}={value}" for key, value in candidates.query.request.node_selector if have.get(key) != value
     ]
 
 

@@ -73,7 +73,9 @@ def _who(facts: Facts, count: int) -> str:
 
 
 def _words(gate: str, facts: Facts) -> tuple[str, str, str]:
-    one, several, way = _WORDS.get(gate, (f"is excluded by {gate}", f"are excluded by {gate}", "ask an operator"))
+    one, several, way = _WORDS.get(
+        gate, (f"is excluded by {gate}", f"are excluded by {gate}", "ask an operator")
+    )
     filled: Callable[[str], str] = lambda text: text.format(  # noqa: E731
         facts.get(gate, ""), "it" if facts["nodes"] == 1 else "one"
     )

@@ -326,9 +326,7 @@ def filter_counts(candidates: Candidates) -> tuple[FilterCount, ...]:
     return tuple(counts)
 
 
-def _no_matching_node(
-    candidates: Candidates, rules: Rules, counts: tuple[FilterCount, ...]
-) -> Decision:
+def _no_matching_node(candidates: Candidates, rules: Rules, counts: tuple[FilterCount, ...]) -> Decision:
     """No machine is of the kind: name the filter that turns most away, and what it was asked for."""
     request, cluster = candidates.query.request, candidates.workspace.cluster
     hardware = {

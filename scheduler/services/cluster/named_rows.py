@@ -67,7 +67,9 @@ def refuse_change(thing: models.Model, before: Mapping[str, Any]) -> None:
                 raise InvalidInput(message=f"Queue {queue.slug}: {ignored}", way_out=WAY_OUT)
 
 
-WAY_OUT: Final = "Set it in the profile of the cluster, and leave it at its default in the profile of the queue."
+WAY_OUT: Final = (
+    "Set it in the profile of the cluster, and leave it at its default in the profile of the queue."
+)
 
 
 def ignored_in_queue(profile: SchedulerProfile) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from accounts.models import User
 from accounts.permissions import require
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState
+from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, JobState
 from scheduler.core.plan import Decision, Plan
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
 from scheduler.core.reasons.causes import cause_of
@@ -32,6 +32,7 @@ from scheduler.services.planning.explanation_parts import (
     nodes_of,
 )
 from scheduler.services.planning.forecasts import Record, StartRange, kept_range, range_now, record
+from scheduler.services.planning.placement_basis import PlacementBasis, placement_basis
 from scheduler.services.planning.profiles import leaving_out_failing
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.planning.suspension_reason import suspension_reason
@@ -89,6 +90,8 @@ class JobExplanation:
     start: StartRange | None = None
     record: Record | None = None
     snapshot_at: datetime | None = None
+    #: Of a job that has started: the filters, the order and the scores by which it was given its nodes.
+    placement: PlacementBasis | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,7 +104,8 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
     """
     require(by, "view", job)
     if job.state not in (JobState.QUEUED, JobState.RESERVED):
-        return _not_in_queue(job)
+        found = _not_in_queue(job)
+        return replace(found, placement=placement_basis(job)) if job.state not in PENDING else found
     loaded = load_snapshot(cluster_id=job.queue.cluster_id)
     return leaving_out_failing(loaded, lambda left: _explained(left, job, by, nodes=nodes))
 

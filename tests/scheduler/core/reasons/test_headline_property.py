@@ -62,7 +62,10 @@ def check_headlines(snapshot: Snapshot, policy: Policy) -> set[CauseCode]:
         named.add(cause.code)
         if cause.code in NO_REMEDY:
             continue
-        by_itself, own = alone(after, job_id), replace(policy, backfill="none")  # nobody is there to be passed
+        by_itself, own = (
+            alone(after, job_id),
+            replace(policy, backfill="none"),
+        )  # nobody is there to be passed
         if cause.code is not CauseCode.TURN:
             assert cause_of_job(plan_cycle(by_itself, own), job_id) == cause, "the others are no part of it"
         done = plan_cycle(remedied(by_itself, cause), own)
@@ -101,13 +104,15 @@ def _blind_to_what_is_closed(patch: pytest.MonkeyPatch) -> None:
 
 def _names_the_wrong_filter(patch: pytest.MonkeyPatch) -> None:
     real = closed_nodes._facts
-    patch.setattr(
-        closed_nodes, "_facts", lambda *words: real(*words) | {"gates": "fault", "node": "nowhere"}
-    )
+    patch.setattr(closed_nodes, "_facts", lambda *words: real(*words) | {"gates": "fault", "node": "nowhere"})
 
 
 def _names_the_first_amount(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shortfalls, "_too_little_free", lambda *_: (ReasonCode.WAITING_FOR_RESOURCES, {"resource": "storage_mib"}))
+    patch.setattr(
+        shortfalls,
+        "_too_little_free",
+        lambda *_: (ReasonCode.WAITING_FOR_RESOURCES, {"resource": "storage_mib"}),
+    )
 
 
 MUTANTS = [_blind_to_what_is_closed, _names_the_wrong_filter, _names_the_first_amount]

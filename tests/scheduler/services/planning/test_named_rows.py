@@ -86,7 +86,9 @@ def test_finding_22_what_a_policy_names_is_not_deleted_and_planning_goes_on(
 
 
 @pytest.mark.parametrize("how", ["deleted", "renamed"])
-def test_finding_22_the_database_itself_keeps_a_class_that_a_profile_names(world: SmallWorld, how: str) -> None:
+def test_finding_22_the_database_itself_keeps_a_class_that_a_profile_names(
+    world: SmallWorld, how: str
+) -> None:
     row = PriorityClass.objects.filter(pk=a_class(world).pk)
 
     with pytest.raises(IntegrityError, match="backfill_max_class"), transaction.atomic():
@@ -129,7 +131,9 @@ def test_finding_17_a_queue_takes_no_profile_whose_choices_it_would_ignore(
     operator = OperatorFactory()
     world.queue.profile = SchedulerProfileFactory(name="own", **words)
 
-    with pytest.raises(InvalidInput, match=rf"own profile own sets {said}, which only the profile of the cluster"):
+    with pytest.raises(
+        InvalidInput, match=rf"own profile own sets {said}, which only the profile of the cluster"
+    ):
         save_settings(thing=world.queue, changed_fields=["profile"], by=operator, reason="try")
 
     world.cluster.profile = world.queue.profile  # that of its cluster it may have
