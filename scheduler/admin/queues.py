@@ -18,8 +18,8 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.placement.plugins import PluginError, resolve
 from scheduler.core.policy import ISOLATION, OPTIONS, Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
-from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.cluster.named_rows import WAY_OUT, ignored_in_queue
+from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import class_begins
 from scheduler.state.load.cluster_rows import OF_PREEMPTION, TIE_BREAKERS, preemption_of
@@ -222,8 +222,8 @@ class ProfileForm(SettingsForm):
             f"{', '.join((*OPTIONS, ISOLATION))}.",
             "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
             "plugins": "A list of the names of installed plugins, in order.",
-            "backfill": "How jobs may pass others that wait; the profile of the cluster decides, so leave it at none in "
-            "the profile of a queue.",
+            "backfill": "How jobs may pass others that wait; the profile of the cluster decides, so leave it at none "
+            "in the profile of a queue.",
             "preemption_enabled": "Whether jobs may be stopped for others; the profile of the cluster decides.",
             "preemption": 'Preemption options, such as {"mode": "suspend", "grace_seconds": 120}; out of '
             f"{', '.join(OF_PREEMPTION)}.",

@@ -258,7 +258,7 @@ class PlacementBasisSerializer(serializers.Serializer[Any]):
     )
     nodes = ScoredNodeSerializer(many=True)
     exact = serializers.BooleanField(
-        help_text="Whether the first node has the score that the cycle recorded; false: other jobs were placed in between."
+        help_text="Whether the first node has the recorded score; false: other jobs were placed in between."
     )
     unknown = serializers.CharField(allow_blank=True, help_text="Why this is not known any more.")
 

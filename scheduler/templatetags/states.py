@@ -76,7 +76,8 @@ _CLUSTERS = "muster:clusters-now-2"
 @register.simple_tag
 def cluster_troubles(fresh: object = False) -> dict[str, list[ClusterNow]]:
     """For the banner of every page: clusters where nothing new starts because somebody paused them, and those
-    whose planner does not respond, whose cycles fail, or that are planned without a part of their policy; asked once every few seconds, or now."""
+    whose planner does not respond, whose cycles fail, or that are planned without a part of their policy; asked
+    once every few seconds, or now."""
     found: list[ClusterNow] | None = None if fresh else cache.get(_CLUSTERS)
     if found is None:
         found = clusters_now()

@@ -47,7 +47,7 @@ class WhyHere:
 def why_here(
     snapshot: Snapshot, policy: Policy, plan: Plan, job_id: int, plugins: Plugins = NO_PLUGINS
 ) -> WhyHere | None:
-    """Rederive the choice of nodes from a recorded snapshot, policy and plan; None where the plan does not start the job.
+    """Rederive the choice of nodes from a recorded snapshot, policy and plan; None where the plan starts no such job.
 
     The nodes are looked at as the cycle did: once all starts before this one hold what they were given.
     """

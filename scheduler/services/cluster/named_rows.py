@@ -1,4 +1,4 @@
-"""Named rows: what a profile, a queue or a cluster names stays, and a queue's profile says nothing that is not followed."""
+"""Named rows: what a profile, a queue or a cluster names stays; a queue's profile says nothing that is not followed."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ from scheduler.services.planning.explanation_parts import (
     nodes_of,
 )
 from scheduler.services.planning.forecasts import Record, StartRange, kept_range, range_now, record
-from scheduler.services.planning.placement_basis import PlacementBasis, placement_basis
 from scheduler.services.planning.profiles import leaving_out_failing
+from scheduler.services.planning.replay import PlacementBasis, placement_basis
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.load.snapshots import Loaded, load_snapshot

@@ -51,7 +51,6 @@ def silence(since: float | None, *, clock: Callable[[], float] = time.time) -> f
 
 def silent_for(cluster_id: int) -> float | None:
     """For how many seconds a cluster's planner has begun no term; None while it is at work."""
-    faults = PolicyFault.objects.filter(cluster=OuterRef("pk")).order_by("id")
     token = Lease.objects.filter(scope=cluster_scope(cluster_id)).values_list("token", flat=True).first()
     return silence(term_since(cluster_id, token))
 
@@ -101,6 +100,7 @@ class ClusterNow:
 
 def clusters_now() -> list[ClusterNow]:
     """Every cluster; one query."""
+    faults = PolicyFault.objects.filter(cluster=OuterRef("pk")).order_by("id")
     token = Lease.objects.filter(scope=Concat(Value("cluster:"), Cast(OuterRef("pk"), TextField())))
     return [
         ClusterNow(

@@ -8,7 +8,7 @@ from infra.errors import MusterError
 from scheduler.models import Cycle
 from scheduler.services.planning import cycles
 from scheduler.services.planning.explain import explain_job
-from scheduler.services.planning.placement_basis import PlacementBasis
+from scheduler.services.planning.replay import PlacementBasis
 from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import SchedulerProfileFactory, UserFactory
 
