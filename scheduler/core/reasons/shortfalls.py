@@ -217,19 +217,24 @@ def _too_far_apart(candidates: Candidates, shape: Shape) -> _Shortfall | None:
 
 
 def _in_pieces(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall | None:
-    """Enough in all, but in pieces: name the resource that, were all of it free, would let the most tasks in.
+    """Enough in all, but in pieces: name a resource of which no node has enough for a task.
 
-    Among equals the one that splits worst, then the first.
+    Where there is none, the one that would let the most tasks in were all of it free; among equals the one that splits
+    worst, then the first.
     """
     rooms, rows = list(_frees(candidates)), np.flatnonzero(opened)
     if not rooms or not len(rows):
         return None
-    gains = _tasks_once_free(candidates, shape, rows)
-    fitting = [
-        (-gains.get("gpus" if name == "gpu_millis" else name, 0), int((column[rows] >= need).sum()), place)
-        for place, (name, column, need) in enumerate(rooms)
+    fitting: list[tuple[int, ...]] = [
+        (int((column[rows] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)
     ]
-    name, column, need = rooms[min(fitting)[2]]
+    if (
+        len(rooms) > 1 and min(fitting)[0] > 0
+    ):  # each is to be had on some node: not all on one, or too few times
+        gains = _tasks_once_free(candidates, shape, rows)
+        names = ("gpus" if name == "gpu_millis" else name for name, _, _ in rooms)
+        fitting = [(-gains.get(name, 0), *key) for name, key in zip(names, fitting, strict=True)]
+    name, column, need = rooms[min(fitting)[-1]]
     return ReasonCode.TOPOLOGY_FRAGMENTED, {
         "resource": name,
         "needs": need * shape.tasks,
