@@ -107,11 +107,11 @@ def test_nobody_is_told_never_where_an_action_on_a_node_would_do(
         pending=[a_job("one", gpus=1, cpus=2, minutes=60)],
     )
 
-    told, cause, _ = why(world)
+    said, cause, _ = why(world)
 
     assert cause is code
-    assert says in told
-    assert "never" not in told
+    assert says in said
+    assert "never" not in said
 
 
 def test_a_gang_is_told_which_of_its_nodes_is_closed() -> None:
@@ -131,9 +131,9 @@ def test_of_two_things_on_one_node_both_are_named() -> None:
         pending=[a_job("one", minutes=60)],
     )
 
-    told, code, _ = why(world)
+    said, code, _ = why(world)
 
-    assert told.startswith(
+    assert said.startswith(
         "The only node that could hold the job (n1) has the taint gpu=maintenance:NoSchedule and is in a partition"
     )
     assert code is CauseCode.TAINT

@@ -21,7 +21,7 @@ from tests.support.applied import applied
 from tests.support.remedies import alone, remedied
 from tests.support.strategies import a_random_world
 
-#: What a person cannot take away in a world that stands still.
+#: What a person cannot take away in a world in which nothing happens.
 NO_REMEDY = {CauseCode.NO_NODES, CauseCode.SCHEDULER, CauseCode.GATHERING, CauseCode.PREEMPTION}
 
 #: What no action on a node changes.
@@ -58,7 +58,7 @@ def check_headlines(snapshot: Snapshot, policy: Policy) -> set[CauseCode]:
     after, named = applied(snapshot, plan), set()
     for job_id in plan.reasons:
         decision = plan.decision_of(job_id)
-        cause, told = cause_of(decision.reason, decision.facts), headline(plan, job_id)
+        cause, said = cause_of(decision.reason, decision.facts), headline(plan, job_id)
         named.add(cause.code)
         if cause.code in NO_REMEDY:
             continue
@@ -71,8 +71,8 @@ def check_headlines(snapshot: Snapshot, policy: Policy) -> set[CauseCode]:
         done = plan_cycle(remedied(by_itself, cause), own)
         if headline(done, job_id):
             again = done.decision_of(job_id)
-            assert (again.reason, cause_of_job(done, job_id)) != (decision.reason, cause), (told, decision)
-        assert "can never start" not in told or cause.code in NEVER, told
+            assert (again.reason, cause_of_job(done, job_id)) != (decision.reason, cause), (said, decision)
+        assert "can never start" not in said or cause.code in NEVER, said
     return named
 
 
