@@ -68,11 +68,7 @@ def closed_now(candidates: Candidates, shape: Shape, opened: Bools) -> tuple[Ope
     works = np.minimum(idle, _working_slots(candidates))
     if fit_on(np.where(opened, works, 0), shape, cluster):
         return None
-    filters = candidates.filters
-    masks = {name: mask for name, mask in filters.facts.items() if name in PASSING}
-    for name, keep in filters.each_now() if filters.asks_outside else ():
-        if name not in filters.facts and name not in filters.rooms:
-            masks[name] = keep
+    masks = _passing_masks(candidates)
     order = (*PASSING, *(name for name in masks if name not in PASSING))
     if not np.array_equal(works, idle):
         masks.setdefault("gpu_health", np.ones(cluster.node_count, dtype=np.bool_))
@@ -88,6 +84,16 @@ def closed_now(candidates: Candidates, shape: Shape, opened: Bools) -> tuple[Ope
     found = _smallest(masks, order, free_slots, shape, cluster, most=1)
     found = found or _smallest(masks, order, idle_slots, shape, cluster)
     return None if found is None else (found, _facts(candidates, found))
+
+
+def _passing_masks(candidates: Candidates) -> dict[str, Bools]:
+    """By filter on state, other jobs or a plugin: the nodes that it lets through."""
+    filters = candidates.filters
+    masks = {name: mask for name, mask in filters.facts.items() if name in PASSING}
+    for name, keep in filters.each_now() if filters.asks_outside else ():
+        if name not in filters.facts and name not in filters.rooms:
+            masks[name] = keep
+    return masks
 
 
 def closed_beside(candidates: Candidates, shape: Shape) -> Facts:
