@@ -7,6 +7,7 @@ from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
 from scheduler.models.cycle import Cycle, Lease
 from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
+from scheduler.models.fair_queue import FairQueueTurn
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
@@ -52,6 +53,7 @@ __all__ = [
     "DependencyKind",
     "Device",
     "ElementEnd",
+    "FairQueueTurn",
     "FolderUpload",
     "FolderUploadState",
     "ForecastOutcome",

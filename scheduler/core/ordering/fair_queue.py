@@ -23,7 +23,7 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.policy import Policy
 from scheduler.core.reasons.job_reasons import job_reasons
-from scheduler.core.snapshot.snapshot import Snapshot
+from scheduler.core.snapshot.snapshot import Snapshot, TurnColumns, turn_key
 
 #: Of virtual time in a millionth of the cluster: divisible by every weight up to 16, so that their turns are exact.
 SCALE: Final = 720_720
@@ -146,6 +146,21 @@ def fair_queues(policy: Policy) -> list[tuple[int, Policy]]:
     """The policies by which tenants take turns: the cluster's as queue 0, and those of queues."""
     every = ((0, policy), *policy.queues)
     return [(queue_id, own) for queue_id, own in every if own.name == "fair_queue"]
+
+
+def remembered(before: TurnColumns, changes: Iterable[Turn]) -> TurnColumns:
+    """The memory with these rows in the place of those of the same tenants; weights stay."""
+    rows = {
+        row[0]: row
+        for row in zip(
+            before.id.tolist(), before.queue_id.tolist(), before.by_user.tolist(), before.tenant_id.tolist(),
+            before.virtual.tolist(), before.waiting.tolist(), before.weight.tolist(), strict=True,
+        )
+    }  # fmt: skip
+    for turn in changes:
+        key = turn_key(turn.queue_id, turn.by_user, turn.tenant_id)
+        rows[key] = (key, *turn, rows[key][-1] if key in rows else 1)
+    return TurnColumns.from_rows(rows[key] for key in sorted(rows))
 
 
 def _changed(
