@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from django.db import connection
 
 from quotas.core.decay import Decay
 from quotas.core.share_tree import Pair, Use
-from quotas.selectors.fair_share_source import Held
+from quotas.selectors.fair_share_source import Held, Waiting
+from scheduler.core.lifecycle import JobState
 from scheduler.state.db.query import RowQuery, fetch
 
 
@@ -116,6 +117,20 @@ _CAPACITY: Final = RowQuery(
 )
 
 
+_WAITING: Final = RowQuery(
+    Waiting,
+    {
+        "number": "job.number",
+        "project_id": "job.project_id",
+        "user_id": "job.user_id",
+        "person": "person.username",
+        "submitted": "extract(epoch FROM job.submitted_at)::float8",
+    },
+    f"""SELECT {{columns}} FROM scheduler_job job JOIN accounts_user person ON person.id = job.user_id
+WHERE job.outcome IS NULL AND job.state = '{JobState.QUEUED.value}' ORDER BY job.number LIMIT %s""",
+)
+
+
 class HeldShares:
     """A `quotas.selectors.fair_share_source.ShareSource` over allocations."""
 
@@ -143,3 +158,7 @@ class HeldShares:
     def capacity(self) -> Mapping[str, float]:
         (site,) = fetch(_CAPACITY)
         return {"gpu": site.gpus, "cpu": site.cores, "memory": site.gib}
+
+    def waiting(self, most: int) -> Sequence[Waiting]:
+        """The jobs that are queued, of more than `most` the first by number."""
+        return fetch(_WAITING, [most])

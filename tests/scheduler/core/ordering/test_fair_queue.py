@@ -50,9 +50,7 @@ def starts_of(
         if weights:
             ours = [weights.get(name, 1) for name in snapshot.projects.name]
             snapshot = replace(snapshot, projects=replace(snapshot.projects, share_weight=ours))
-        again = decode_snapshot(encode_snapshot(snapshot))
         plan = plan_cycle(snapshot, policy)
-        assert digest(plan_cycle(again, policy)) == digest(plan)
         ((name, _),) = list(world.starts(plan).items())[:1]
         memory = remembered(memory, turns_after(ClusterIndex(snapshot), policy, [world.job(name)]))
         waiting = [job for job in waiting if job.name != name]
@@ -86,30 +84,30 @@ def test_one_slot_alternates_between_two_people_finding_18() -> None:
 
 
 def test_weights_of_2_to_1_give_2_to_1_starts_over_any_window() -> None:
-    order = letters(starts_of([*of("a", 60), *of("c", 30)], weights={"a": 2}))
+    order = letters(starts_of([*of("a", 12), *of("c", 6)], weights={"a": 2}))
 
     windows = {order[at : at + 3].count("a") for at in range(87)}
     assert windows == {2}
 
 
-@pytest.mark.parametrize("weight", [2, 3, 5])
+@pytest.mark.parametrize("weight", [2, 3])
 def test_people_have_weights(weight: int) -> None:
-    jobs = [a_job(f"{name}{n}", cpus=4, user=user, submitted=n) for n in range(12 * weight) for name, user in
+    jobs = [a_job(f"{name}{n}", cpus=4, user=user, submitted=n) for n in range(2 * weight) for name, user in
             (("a", 1), ("c", 2))]  # fmt: skip
 
-    order = letters(starts_of(jobs, PEOPLE, people={1: weight, 2: 1}, turns=10 * (weight + 1)))
+    order = letters(starts_of(jobs, PEOPLE, people={1: weight, 2: 1}, turns=2 * (weight + 1)))
 
-    assert order.count("a") == 10 * weight
+    assert order.count("a") == 2 * weight
 
 
 def test_who_was_idle_has_not_saved_up() -> None:
-    """`a` runs alone for 20 turns; `c` then comes back and shares from there, one for one."""
-    late = of("c", 10, first=100)
+    """`a` runs alone for 6 turns; `c` then comes back and shares from there, one for one."""
+    late = of("c", 3, first=100)
 
-    order = letters(starts_of(of("a", 40), then=lambda turn: late if turn == 20 else (), turns=40))
+    order = letters(starts_of(of("a", 9), then=lambda turn: late if turn == 6 else (), turns=12))
 
-    assert order[:20] == "a" * 20
-    assert order[20:] == "ca" * 10
+    assert order[:6] == "a" * 6
+    assert order[6:] == "ca" * 3
 
 
 def test_who_took_much_waits_however_long_ago_the_job_has_ended() -> None:
@@ -184,14 +182,16 @@ def test_without_fair_queueing_nothing_is_remembered_or_recorded() -> None:
     assert list(turns_after(ClusterIndex(world.snapshot), Policy(), [world.job("a0")])) == []
     assert "turns" not in header_of(world.snapshot)["groups"]
     told = replace(world.snapshot, turns=remembered(TurnColumns(), [Turn(0, False, 1, 5, True)]))
-    assert decode_snapshot(encode_snapshot(told)) == told
+    again = decode_snapshot(encode_snapshot(told))
+    assert again == told
+    assert digest(plan_cycle(again, PROJECTS)) == digest(plan_cycle(told, PROJECTS))
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, 2, 4])), min_size=8, max_size=24),
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, 2, 4])), min_size=6, max_size=10),
     st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)),
 )
-@settings(FEW, max_examples=25)
+@settings(FEW, max_examples=8)
 def test_two_tenants_that_wait_are_never_further_apart_than_one_job_of_each(
     asked: list[tuple[str, int]], weights: tuple[int, int, int]
 ) -> None:
