@@ -99,7 +99,7 @@ class ShareChangesSerializer(StrictSerializer):
 class ShareSerializer(serializers.Serializer[Any]):
     """The editable fields of one share; the share of a person has a weight only."""
 
-    kind = serializers.ChoiceField(choices=["organization", "project", "member"])
+    kind = serializers.ChoiceField(choices=["organization", "project", "member", "user"])
     id = serializers.IntegerField()
     share_weight = serializers.IntegerField()
     share_soft_percent = serializers.IntegerField(allow_null=True, required=False)
@@ -126,8 +126,8 @@ class SharesView(APIView):
 
 
 KIND = OpenApiParameter(
-    "kind", str, OpenApiParameter.PATH, enum=["organization", "project", "member"],
-    description="Members by the id of their membership.",
+    "kind", str, OpenApiParameter.PATH, enum=["organization", "project", "member", "user"],
+    description="Members by the id of their membership; a user is a person where people take turns (fair queueing).",
 )  # fmt: skip
 NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Its id.")
 IF_MATCH = OpenApiParameter(

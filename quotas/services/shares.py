@@ -151,12 +151,14 @@ def recount_rows(decay: Decay) -> int:
 
 # ------------------------------------------------------------------ weights and limits
 
-Subject = Organization | Project | Membership
+Subject = Organization | Project | Membership | User
 #: What may be changed of each kind.
 EDITABLE: Final = {
     Organization: ("share_weight", "share_soft_percent", "share_hard_percent"),
     Project: ("share_weight", "share_soft_percent", "share_hard_percent"),
     Membership: ("share_weight",),
+    #: Of the turns that people take.
+    User: ("share_weight",),
 }
 
 
@@ -212,6 +214,7 @@ _KINDS: Final[dict[str, type[Subject]]] = {
     "organization": Organization,
     "project": Project,
     "member": Membership,
+    "user": User,
 }
 
 
@@ -222,7 +225,9 @@ def share_subject(user: User, kind: str, number: int) -> Subject:
     if model is not None:
         rows = model.objects.select_related("project", "user") if model is Membership else model.objects.all()
         row = rows.filter(pk=number).first()
-    if row is None or not (isinstance(row, Organization) or permissions.may(user, "view", _thing(row))):
+    if row is None or not (
+        isinstance(row, Organization | User) or permissions.may(user, "view", _thing(row))
+    ):
         raise NotFound(
             f"There is no such {kind[:20]}, or you may not see it.", way_out="See the tree of shares."
         )
@@ -231,7 +236,9 @@ def share_subject(user: User, kind: str, number: int) -> Subject:
 
 
 def _require(user: User, subject: Subject) -> None:
-    if not permissions.may(user, "operate"):
+    if isinstance(subject, User):
+        permissions.require(user, "operate")
+    elif not permissions.may(user, "operate"):
         permissions.require(user, "manage" if isinstance(subject, Membership) else "operate", _thing(subject))
 
 
@@ -240,6 +247,8 @@ def _thing(subject: Subject) -> Any:
 
 
 def _named(subject: Subject) -> str:
+    if isinstance(subject, User):
+        return subject.username
     return subject.user.username if isinstance(subject, Membership) else str(subject)
 
 

@@ -146,8 +146,8 @@ def test_a_queue_of_higher_priority_goes_first_under_every_policy_finding_19(nam
         nodes=[NodeSpec("n1")],
         queues=[a_queue("low", priority=20), a_queue("urgent", priority=80)],
         pending=[
-            a_job("early", queue="low", submitted=-99, priority=90, deadline=5, limit=60),
-            a_job("late", queue="urgent", submitted=-1, priority=10, limit=600),
+            a_job("early", queue="low", submitted=-99, priority=90, deadline=5, minutes=1),
+            a_job("late", queue="urgent", submitted=-1, priority=10, minutes=10),
         ],
     )
 
