@@ -105,7 +105,7 @@ _OTHER_DECAY: Final = "half_life_seconds <> %s OR window_seconds < %s"
 _OTHER_WINDOW: Final = "window_seconds < %s"
 _PLAIN: Final = "sum(gpu_seconds), sum(cpu_seconds), sum(memory_gib_seconds)"
 _DECAYED: Final = ", ".join(
-    f"sum({name}_decayed * power(2, ({SLICE_SECONDS} + extract(epoch FROM starts_at) - %s) / %s))"
+    f"sum({name}_decayed * power(2, greatest(({SLICE_SECONDS} + extract(epoch FROM starts_at) - %s) / %s, -300)))"
     for name in ("gpu", "cpu", "memory")
 )
 

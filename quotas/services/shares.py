@@ -222,7 +222,8 @@ def share_subject(user: User, kind: str, number: int) -> Subject:
     """What `ShareLine.edit` names, for somebody who may edit it; raises NotFound for all others."""
     model = _KINDS.get(kind)
     row = None
-    if model is not None:
+    # Who may not edit the weights of people learns no number of theirs.
+    if model is not None and (model is not User or permissions.may(user, "operate")):
         rows = model.objects.select_related("project", "user") if model is Membership else model.objects.all()
         row = rows.filter(pk=number).first()
     if row is None or not (

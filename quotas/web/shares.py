@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
 from accounts import permissions
-from accounts.models import Membership, User
+from accounts.models import Membership, Organization, Project, User
 from accounts.models.project import SHARE_RANGE
 from accounts.web.pages import page, reader
 from infra.errors import Conflict, InvalidInput
@@ -162,7 +162,7 @@ def edit(request: HttpRequest, kind: str, number: int) -> HttpResponse:
         "least": SHARE_RANGE[0],
         "most": SHARE_RANGE[1],
         "is_operator": permissions.may(user, "operate"),
-        "limit_words": limit_words(subject) if "share_hard_percent" in names else "",
+        "limit_words": limit_words(subject) if isinstance(subject, Organization | Project) else "",
     }
     return render(request, "quotas/share_edit.html", context, status=422 if trouble else 200)
 
