@@ -65,6 +65,7 @@ SPECTACULAR_SETTINGS = {
         "GpuStateEnum": ["free", "shared", "allocated", "unhealthy", "unavailable"],
         "NotificationKindEnum": "notifications.api.serializers.KIND_CHOICES",
         "WebhookKindEnum": "notifications.api.serializers.SENT_CHOICES",
+        "StandingModeEnum": "quotas.core.decay.MODE_CHOICES",
         "LineResourceEnum": "quotas.models.QuotaResource",
         "QueueIsolationEnum": "scheduler.models.queue.ISOLATION_CHOICES",
         "FolderUploadStateEnum": "scheduler.models.uploads.folder_upload.FolderUploadState",

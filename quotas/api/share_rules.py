@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -28,7 +28,7 @@ from quotas.services.share_rules import (
     values_of,
 )
 
-_WEIGHT = {"min_value": 0, "max_value": MOST_WEIGHT, "required": False}
+_WEIGHT: Final[dict[str, Any]] = {"min_value": 0, "max_value": MOST_WEIGHT, "required": False}
 
 
 class RulesChangesSerializer(StrictSerializer):
@@ -78,7 +78,7 @@ class RuleValuesSerializer(serializers.Serializer[Any]):
 class ShareRulesSerializer(RuleValuesSerializer):
     """The rules in force, where they come from, and what the settings say."""
 
-    source = serializers.ChoiceField(
+    source = serializers.ChoiceField(  # type: ignore[assignment]  # the field of that name, not the argument
         choices=["database", "settings"],
         help_text="database: set at run time, and the settings MUSTER_FAIRSHARE_* are not read; settings: those.",
     )
@@ -142,7 +142,7 @@ class ShareRulesView(APIView):
         summary="Change half-life, window or weights of fair share, with a reason (operators)",
     )
     def patch(self, request: Request) -> Response:
-        permissions.require(request.user, "operate")  # type: ignore[arg-type]
+        permissions.require(request.user, "operate")
         asked = RulesPatchSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         changes = dict(asked.validated_data)
@@ -158,7 +158,7 @@ class ShareRulesView(APIView):
         summary="Put the rules of the settings in force again, with a reason (operators)",
     )
     def delete(self, request: Request) -> Response:
-        permissions.require(request.user, "operate")  # type: ignore[arg-type]
+        permissions.require(request.user, "operate")
         asked = RulesResetSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         reset_share_rules(
@@ -182,7 +182,7 @@ class ShareRulesPreviewView(APIView):
         summary="Preview other rules of fair share: factors of projects, order of waiting jobs (operators)",
     )
     def post(self, request: Request) -> Response:
-        permissions.require(request.user, "operate")  # type: ignore[arg-type]
+        permissions.require(request.user, "operate")
         asked = RulesChangesSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         found = preview_rules(*rules_with(asked.validated_data))
