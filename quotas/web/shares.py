@@ -162,9 +162,14 @@ def edit(request: HttpRequest, kind: str, number: int) -> HttpResponse:
         "least": SHARE_RANGE[0],
         "most": SHARE_RANGE[1],
         "is_operator": permissions.may(user, "operate"),
-        "limit_words": limit_words(subject) if isinstance(subject, Organization | Project) else "",
+        "limit_words": _limit_words(subject),
     }
     return render(request, "quotas/share_edit.html", context, status=422 if trouble else 200)
+
+
+def _limit_words(subject: Subject) -> str:
+    """From which use the limits of a share bind; people have none."""
+    return limit_words(subject) if isinstance(subject, Organization | Project) else ""
 
 
 _LABELS: Final = {

@@ -74,7 +74,7 @@ class EventLoop:
             self._started += 1
         self.expect(self.cluster.apply(plan, self.now_ms))
         if plan.starts:
-            self.cluster.take_turns(whole, policy, plan)
+            self.cluster.count_turns(whole, policy, plan)
             started = {self.cluster.row_of[start.job_id] for start in plan.starts}
             self.waiting = [row for row in self.waiting if row not in started]
         return plan

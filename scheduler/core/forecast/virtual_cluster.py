@@ -158,7 +158,7 @@ class VirtualCluster:
         self._expected_starts = {one.job_id: one.at_ms for one in plan.expected}
         return events + [(at_ms, 0) for at_ms in self._reservations.apply(plan, self.jobs, self.row_of)]
 
-    def take_turns(self, snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
+    def count_turns(self, snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
         """Remember which tenants the starts of a plan of this snapshot have served, where tenants take turns."""
         if fair_queues(policy):
             started = [start.job_id for start in plan.starts]

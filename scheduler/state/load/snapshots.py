@@ -21,8 +21,7 @@ from scheduler.state.db.sql import int_array, select_together
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
 from scheduler.state.load import node_rows, queue_rows
 from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, the_cluster, usable_policy_of
-from scheduler.state.load.fair_queue import turn_columns
-from scheduler.state.load.fair_share import SHARE_SHAPE, ShareShape, with_shares
+from scheduler.state.load.fair_share import SHARE_SHAPE, ShareShape, turn_columns, with_shares
 from scheduler.state.load.job_rows import (
     AWAITED,
     CLOSED,
