@@ -8,7 +8,7 @@ virtual time is that of the last job that started. A tenant that had nothing to 
 it comes back, or where its last job ended if that is later: nobody saves up by being idle.
 
 A tenant whose jobs wait for something else, such as quota, keeps its place, but is never more than one whole cluster
-behind the virtual time. Turns count starts and what these ask for; how long a job runs is what fair share counts.
+behind the virtual time. TenantTurns count starts and what these ask for; how long a job runs is what fair share counts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Turns:
+class TenantTurns:
     """By pending job: where it starts in virtual time and how far it takes its tenant; by tenant, where it is."""
 
     start: Ints
@@ -60,7 +60,7 @@ class Turns:
     __hash__ = None  # type: ignore[assignment]
 
 
-def turns_of(cluster: ClusterIndex, policy: Policy, queue_id: int = 0) -> Turns:
+def tenant_turns(cluster: ClusterIndex, policy: Policy, queue_id: int = 0) -> TenantTurns:
     """Where tenants and their jobs are in virtual time, for the cluster's policy or a queue's own.
 
     Jobs that their own rows or queues stop take no turn, least of all one of their tenant.
@@ -86,7 +86,7 @@ def turns_of(cluster: ClusterIndex, policy: Policy, queue_id: int = 0) -> Turns:
     start = np.empty(len(pending), dtype=np.int64)
     ahead = before - np.repeat(before[first], np.diff(first, append=len(order)))
     start[order] = virtual[tenant[order]] + ahead
-    return Turns(start, charge, tenants, tenant, virtual, is_open, clock)
+    return TenantTurns(start, charge, tenants, tenant, virtual, is_open, clock)
 
 
 def _remembered(snapshot: Snapshot, tenants: Ints, queue_id: int, *, by_user: bool) -> tuple[int, Ints, Ints]:
@@ -136,7 +136,7 @@ def turns_after(cluster: ClusterIndex, policy: Policy, started: Iterable[int]) -
     """What the memory is to hold once these pending jobs have started: the rows that change, by their key."""
     rows = np.flatnonzero(np.isin(cluster.snapshot.pending.id, np.fromiter(started, dtype=np.int64)))
     for queue_id, own in fair_queues(policy):
-        turns = turns_of(cluster, own, queue_id)
+        turns = tenant_turns(cluster, own, queue_id)
         counted = rows[turns.open[rows]]
         if len(counted):
             yield from _changed(cluster, turns, counted, queue_id, by_user=own.tenant == "user")
@@ -164,7 +164,7 @@ def remembered(before: TurnColumns, changes: Iterable[Turn]) -> TurnColumns:
 
 
 def _changed(
-    cluster: ClusterIndex, turns: Turns, rows: Ints, queue_id: int, *, by_user: bool
+    cluster: ClusterIndex, turns: TenantTurns, rows: Ints, queue_id: int, *, by_user: bool
 ) -> Iterator[Turn]:
     snapshot = cluster.snapshot
     order = rows[np.argsort(turns.start[rows], kind="stable")]

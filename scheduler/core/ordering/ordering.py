@@ -12,7 +12,7 @@ from scheduler.core.cluster.budgets import demoted
 from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints, stable_order
-from scheduler.core.ordering.fair_queue import turns_of
+from scheduler.core.ordering.fair_queue import tenant_turns
 from scheduler.core.placement.plugins import Orders, Rules
 from scheduler.core.policy import Policy
 
@@ -172,7 +172,7 @@ def _edf(cluster: ClusterIndex, policy: Policy, queue_id: int) -> tuple[Ints, ..
 
 def _fair_queue(cluster: ClusterIndex, policy: Policy, queue_id: int) -> tuple[Ints, ...]:
     """Tenants take turns by weight: smallest virtual start first, then smallest virtual finish."""
-    turns = turns_of(cluster, policy, queue_id)
+    turns = tenant_turns(cluster, policy, queue_id)
     return (turns.start, turns.start + turns.charge, cluster.snapshot.pending.submitted_ms)
 
 
