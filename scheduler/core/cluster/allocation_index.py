@@ -10,6 +10,7 @@ import numpy as np
 from scheduler.core.cluster.column_answers import ColumnAnswers
 from scheduler.core.cluster.device_index import DeviceIndex
 from scheduler.core.columns import Bools, Ints, find_rows, rows_of, stable_order
+from scheduler.core.snapshot.likely_ends import likely_ends_ms
 from scheduler.core.snapshot.snapshot import Snapshot
 
 
@@ -34,9 +35,12 @@ class AllocationIndex:
     def end_ms(self) -> Ints:
         """When the job of each allocation is expected to end; 0 = unknown."""
         running = self._snapshot.running
-        return running.expected_end_ms[
-            rows_of(running.id, self._snapshot.allocations.job_id, what="running job")
-        ]
+        return self.job_end_ms[rows_of(running.id, self._snapshot.allocations.job_id, what="running job")]
+
+    @cached_property
+    def job_end_ms(self) -> Ints:
+        """When each running job is expected to end, by its limit or its prediction; 0 = unknown."""
+        return likely_ends_ms(self._snapshot.running, self._snapshot.now_ms)
 
     @cached_property
     def by_end(self) -> Ints:

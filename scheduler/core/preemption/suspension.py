@@ -92,7 +92,7 @@ def take_cpus(context: CycleContext, jobs: RunningJobs, row: int) -> list[Future
     per_task = Resources(
         cpu_millis=cluster.snapshot.classes[running.class_index.item(row)].per_task.cpu_millis
     )
-    until_ms, holds = running.expected_end_ms.item(row) or FOREVER_MS, []
+    until_ms, holds = cluster.allocations.job_end_ms.item(row) or FOREVER_MS, []
     for seat in jobs.seats(row):
         context.workspace.take(seat.row, per_task, [], 0, domain=seat.domain)
         holds.append(FutureUse(cluster.snapshot.now_ms, until_ms, seat.row, per_task, [], 0, seat.domain))

@@ -385,6 +385,11 @@ def _priority(facts: Facts) -> str:
     if "job" not in facts:
         return f"Fits now, but queue {_text(facts, 'queue')} starts jobs strictly in order."
     job, barred = _number(facts, "job"), _text(facts, "barred")
+    if barred in {"quota", "budget"} and "start_ms" in facts:
+        return (
+            f"Fits now, but job {job} ahead waits for the same {barred}, and this job could still be running at "
+            f"{_time(facts, 'start_ms')}, when job {job} can have it. A shorter time limit may allow backfill."
+        )
     if barred == "budget":
         return f"Fits now, but the remaining budget is reserved for job {job} ahead."
     if barred == "scan":

@@ -140,6 +140,9 @@ class PendingColumns(Columns):
     labels: tuple[Labels, ...] = objects(default=())
     elastic: Bools = bools(default=False)  # this and the next matter once it runs: for what is played ahead
     preemptible: Bools = bools(default=True)
+    predicted_seconds: Ints = ints(
+        default=0
+    )  # of one without a limit, how long it is likely to run; 0 = unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +173,9 @@ class RunningColumns(Columns):
     resized_ms: Ints = ints(default=0)  # when its size was changed last; 0 = not since it started
     resized_for: Ints = ints(default=0)  # the pending job that its leaving tasks make room for; 0 = for none
     pack: Ints = ints(default=0)  # as of pending jobs
+    predicted_seconds: Ints = ints(
+        default=0
+    )  # of one without a limit, how long it is likely to run; 0 = unknown
 
 
 @dataclass(frozen=True, eq=False)
