@@ -101,6 +101,7 @@ _SCHEDULER: Final = {
     "scheduler_reservation_nodes": DROP,
     "scheduler_reservationevent": ADD,
     "scheduler_retentionrun": ALL,
+    "scheduler_runtimeprediction": ALL,
     "scheduler_schedulerprofile": ALL,
     "scheduler_schedulerprofileevent": ADD,
     "scheduler_startforecast": ALL,

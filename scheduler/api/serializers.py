@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.job_lists import JobRow, ListedJob
-from scheduler.models import Job, JobEvent, WaitEnd
+from scheduler.models import Attempt, Job, JobEvent, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
+from scheduler.services.planning.forecasts import expected_runtime
 from scheduler.services.submission.fields_task import qos_word
 from scheduler.services.submission.job_spec import JOB
 
@@ -85,6 +87,18 @@ class LikelyStartSerializer(serializers.Serializer[Any]):
     computed_at = serializers.DateTimeField()
 
 
+class ExpectedRuntimeSerializer(serializers.Serializer[Any]):
+    """How long a job without a time limit is expected to run. It is for planning only: the job is not stopped."""
+
+    seconds = serializers.IntegerField(
+        help_text="Median of the earlier runs; once it has started, as planned."
+    )
+    planned_seconds = serializers.IntegerField(help_text="What the planner counts with.")
+    runs = serializers.IntegerField(help_text="Earlier runs it is from; 0: UNLIMITED_JOB_SECONDS.")
+    version = serializers.IntegerField(allow_null=True, help_text="Of the prediction; null after the start.")
+    source = serializers.CharField()  # type: ignore[assignment]
+
+
 class BoostSerializer(serializers.Serializer[Any]):
     """Points that an operator has added for a time; `priority` is without these points."""
 
@@ -136,6 +150,7 @@ class JobSerializer(serializers.Serializer[Any]):
     numa = serializers.ChoiceField(NUMA_WORDS, help_text="one: each task in one NUMA domain, or it waits.")
     extras = serializers.DictField(child=serializers.IntegerField())
     time_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
+    expected_runtime = ExpectedRuntimeSerializer(allow_null=True, help_text="null: it has a time limit.")
     env = serializers.DictField(
         child=serializers.CharField(allow_null=True),
         help_text="Values are null for all but its owner and the leads of its project: they may be secrets.",
@@ -213,6 +228,7 @@ class JobRowSerializer(JobSerializer):
     env = None  # type: ignore[assignment]
     secrets = None  # type: ignore[assignment]
     upload = None  # type: ignore[assignment]
+    expected_runtime = None  # type: ignore[assignment]
 
     def to_representation(self, job: Any) -> dict[str, Any]:
         listed: ListedJob = job
@@ -233,6 +249,7 @@ def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
         "env": job.env,
         "secrets": job.secrets,
         "upload": str(job.upload) if job.upload else None,
+        "expected_runtime": _expected_runtime(job, attempts[-1] if attempts else None),
         **_relations(job.dependencies.all(), held),
     }
 
@@ -330,6 +347,11 @@ def _files_of(job: Job | JobRow) -> dict[str, Any]:
 def class_name(priority: int, names: Any) -> str | None:
     """The highest class at or below a priority; `names` are (value, name), highest first."""
     return next((name for value, name in names if value <= priority), None)
+
+
+def _expected_runtime(job: Job, latest: Attempt | None) -> dict[str, Any] | None:
+    found = expected_runtime(job, latest)
+    return None if found is None else asdict(found) | {"source": found.source}
 
 
 def _likely_start(job: Job | JobRow) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
 from scheduler.models.cycle import Cycle, Lease
 from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
-from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
+from scheduler.models.forecast import ForecastOutcome, ForecastRun, RuntimePrediction, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobName, JobRequest, WaitEnd
@@ -79,6 +79,7 @@ __all__ = [
     "Queue",
     "Reservation",
     "RetentionRun",
+    "RuntimePrediction",
     "SchedulerProfile",
     "StartForecast",
     "Suspension",

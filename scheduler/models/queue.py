@@ -79,7 +79,7 @@ class SchedulerProfile(models.Model):
     #: Later jobs wait until every earlier one has started.
     strict_order = models.BooleanField(default=False)
     placement = models.CharField(max_length=16, choices=PlacementStrategy, default=PlacementStrategy.BEST_FIT)
-    backfill = models.CharField(max_length=16, choices=BackfillMode, default=BackfillMode.NONE)
+    backfill = models.CharField(max_length=16, choices=BackfillMode, default=BackfillMode.EASY)
     #: Further knobs of `core.policy.Policy` by name: "factors", "age_cap_seconds", "backfill_promises", ...
     options = models.JSONField(default=dict, blank=True)
     #: {"sub-score name": weight}; empty takes the built-in weights of the strategy.
