@@ -56,7 +56,7 @@ class JobView(ApiView):
     schema_tags = ["jobs"]
 
     def whole(self, job: Job) -> dict[str, Any]:
-        return whole_job(job, priority_names())
+        return whole_job(job, priority_names(), is_new=True)
 
     def find(self, request: Request, ref: str) -> Job:
         return job_by_ref(person(request), ref)

@@ -150,7 +150,9 @@ class JobSerializer(serializers.Serializer[Any]):
     numa = serializers.ChoiceField(NUMA_WORDS, help_text="one: each task in one NUMA domain, or it waits.")
     extras = serializers.DictField(child=serializers.IntegerField())
     time_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
-    expected_runtime = ExpectedRuntimeSerializer(allow_null=True, help_text="null: it has a time limit.")
+    expected_runtime = ExpectedRuntimeSerializer(
+        allow_null=True, help_text="null: it has a time limit, or was just submitted."
+    )
     env = serializers.DictField(
         child=serializers.CharField(allow_null=True),
         help_text="Values are null for all but its owner and the leads of its project: they may be secrets.",
@@ -238,8 +240,11 @@ class JobRowSerializer(JobSerializer):
         }
 
 
-def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
-    """All that an answer says about one job; `priority_names` are (value, name) of the priority classes."""
+def whole_job(job: Job, priority_names: Any, *, is_new: bool = False) -> dict[str, Any]:
+    """All that an answer says about one job; `priority_names` are (value, name) of the priority classes.
+
+    Nothing is read for the expected run time of a job that `is_new`.
+    """
     attempts = sorted(job.attempts.all(), key=lambda attempt: attempt.epoch)
     held = attempts[-1].allocations.all() if attempts else []
     return {
@@ -249,7 +254,7 @@ def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
         "env": job.env,
         "secrets": job.secrets,
         "upload": str(job.upload) if job.upload else None,
-        "expected_runtime": _expected_runtime(job, attempts[-1] if attempts else None),
+        "expected_runtime": None if is_new else _expected_runtime(job, attempts[-1] if attempts else None),
         **_relations(job.dependencies.all(), held),
     }
 

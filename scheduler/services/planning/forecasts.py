@@ -201,10 +201,9 @@ def expected_runtime(job: Job, latest: Attempt | None) -> ExpectedRuntime | None
     """How long a job is expected to run, as of its latest start or as of now; None for a job with a time limit."""
     if job.time_limit_seconds is not None:
         return None
-    if latest is not None and latest.predicted_seconds is not None:
-        return ExpectedRuntime(
-            latest.predicted_seconds, latest.predicted_seconds, latest.predicted_from_runs or 0
-        )
+    if latest is not None:  # one that started before predictions were kept counts by the site's setting
+        seconds = latest.predicted_seconds or settings.UNLIMITED_JOB_SECONDS
+        return ExpectedRuntime(seconds, seconds, latest.predicted_from_runs or 0)
     known = RuntimePrediction.objects.filter(
         user_id=job.user_id, name=job.name, cluster_id=job.queue.cluster_id
     ).first()
