@@ -100,6 +100,9 @@ def find_orders(messages: Sequence[AgentMessage]) -> list[AgentAnswer | Exceptio
     """What the nodes of these messages are to do by now; tasks to start are handed out, or UnknownAgent."""
     agents = heartbeats.agents_of_keys(message.key for message in messages)
     _beat([message for message in messages if not message.again], agents)
+    for message in messages:
+        if message.key in agents:  # as it is now: the agent may be another one than at its last call
+            agents[message.key].node.agent_protocol = message.protocol
     asked = [(agents[m.key].node, m.known or {}) for m in messages if m.key in agents]
     orders = iter(dispatch.orders_together(asked))
     return [

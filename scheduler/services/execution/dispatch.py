@@ -14,6 +14,7 @@ from scheduler.agent.protocol import Assignment, Stop
 from scheduler.core.lifecycle import StopReason, TaskState
 from scheduler.models import Node
 from scheduler.services.execution.assignments import take_tasks
+from scheduler.services.execution.older_agents import put_back
 from scheduler.state.db.sql import int_array, run
 from scheduler.state.lifecycle.verdicts import NEVER_STARTED
 from scheduler.state.settle.settle import settle_many
@@ -87,7 +88,8 @@ class _LiveTask(NamedTuple):
 def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Orders:
     """Compare what should be on the node with what its agent knows (task id -> epoch).
 
-    - Assigned here and unknown there: to be started, perhaps for the second time.
+    - Assigned here and unknown there: to be started, perhaps for the second time; put back in the queue where the
+      agent is too old for it.
     - Asked to stop: to be stopped, until it is reported ended. Where no agent has fetched it, it ends here.
     - To be suspended or resumed: ordered until it is reported so.
     - Known there and not live here: stale, to be stopped.
@@ -107,8 +109,9 @@ def orders_together(asked: Sequence[tuple[Node, Mapping[int, int]]], *, give: bo
     if unstarted := {attempt for one in compared for attempt in one.unstarted}:
         end_unstarted(unstarted)
     to_start = {task for one in compared for task in one.to_start[:MAX_ASSIGNMENTS]} if give else set()
-    if to_start:
-        given = take_tasks({node.pk: node for node, _ in asked}, sorted(to_start))
+    nodes = {node.pk: node for node, _ in asked}
+    if to_start and (to_start := put_back(nodes, to_start)):
+        given = take_tasks(nodes, sorted(to_start))
         for (node, _), one in zip(asked, compared, strict=True):
             one.orders.assignments = given.get(node.pk, [])
     return [one.orders for one in compared]

@@ -29,6 +29,8 @@ from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, Resta
 #: What is written of tasks that no agent was given.
 NEVER_GIVEN: Final = "The job was never sent to its node."
 NEVER_STARTED: Final = "Never started."
+#: How the end of an attempt begins whose node's agent does not know what its job needs; the next planning avoids it.
+AGENT_TOO_OLD: Final = "The job was put back: the agent is older than needed for"
 #: The same ends in the words of agents of the release before, and of records that such agents left.
 _FORMER_NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 _FORMER_NOT_ISOLATED: Final = "It never began: its node cannot isolate tasks at the moment."
@@ -179,9 +181,11 @@ def lost(case: Case) -> Verdict | None:
     if not case.lost_text:
         return None
     job, text = case.job, case.lost_text
-    of_muster = text in _OF_MUSTER or text.startswith((NOT_RESTORED, _FORMER_NOT_RESTORED, NOT_UPLOADED))
+    of_muster = text in _OF_MUSTER or text.startswith(
+        (NOT_RESTORED, _FORMER_NOT_RESTORED, NOT_UPLOADED, AGENT_TOO_OLD)
+    )
     failure = FailureClass.INFRASTRUCTURE if of_muster else FailureClass.NODE_LOST
-    if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
+    if job.earlier_lost < job.max_restarts or text == SHUT_DOWN or text.startswith(AGENT_TOO_OLD):
         wait = backoff_seconds(job.earlier_lost)
         return Verdict(
             AttemptState.LOST, JobState.QUEUED, None, None, text, retry_seconds=wait, failure=failure
