@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from notifications.models import Notification
 from scheduler.core.lifecycle import AttemptState, JobState
-from scheduler.models import Allocation, Attempt, Job, LogChunk, Queue, SchedulerProfile, Task
+from scheduler.models import Allocation, Attempt, Job, LogChunk, Node, Queue, SchedulerProfile, Task
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.services.cluster.nodes import drain_node
 from scheduler.services.cluster.quarantine import apply_health
@@ -311,6 +311,19 @@ def test_a_node_that_is_not_there_leads_to_a_page_with_the_way_out(as_user, worl
 
     assert response.status_code == 404
     assert b"Go home" in response.content
+
+
+@pytest.mark.parametrize(
+    ("isolation", "said"),
+    [({"disk": True}, "bounded by the kernel"), ({"disk": False}, "measured"), ({}, "")],
+)
+def test_a_node_says_what_keeps_limits_of_the_disk(as_user, world, isolation, said) -> None:
+    Node.objects.filter(pk=world.gpu.pk).update(isolation=isolation)
+
+    page = as_user(world.cast.owner).get(reverse("node", args=[world.gpu.pk])).content.decode()
+
+    assert ("<dt>Disk limits</dt>" in page) is bool(said)
+    assert said in page
 
 
 def test_a_draining_node_says_until_when_something_runs_there_and_when_it_is_empty(as_user, world) -> None:
