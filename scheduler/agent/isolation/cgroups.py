@@ -233,8 +233,8 @@ class Group:
     def bound(self, order: Mapping[str, Any], *, with_guard: bool = True) -> None:
         """Write the amounts of the task that comes next; raises OSError where the kernel refuses one.
 
-        `with_guard`: the guard is in the group, and its memory counts there. Without it, the least limit is what the
-        process needs that becomes the task's program.
+        `with_guard`: the guard is in the group, and its memory and process count there. Without it, the least limit is
+        what the process needs that becomes the task's program.
         """
         if not self._folders:
             return
@@ -244,7 +244,8 @@ class Group:
         if "memory" in self._folders:
             self._bound_memory(limit)
         if "pids" in self._folders:
-            most = max(processes + GUARD_PROCESSES, _LEAST_PROCESSES) if processes else None
+            guard = GUARD_PROCESSES if with_guard else 0
+            most = max(processes + guard, _LEAST_PROCESSES) if processes else None
             self._write("pids", "pids.max", _UNLIMITED_2 if most is None else str(most))
         if "cpu" in self._folders:
             self._bound_cpu(order.get("cpu_millis"), order.get("cpu_limit_millis"))
