@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set, every start compiles everything again, which takes longer than the start itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check types style contracts django test collected chaos bench docs demo lock clean runtime development
+.PHONY: help run check types style contracts django test collected chaos bench docs schema demo lock clean runtime development
 
 help:  ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -57,6 +57,10 @@ chaos: development  ## Faults for MINUTES=20 beside jobs, on a portal of its own
 
 bench: development  ## Measure, and write var/bench/latest.json
 	@exec $(PY) -m benchmarks.run $(ARGS)
+
+schema: development  ## Run all migrations on a database of its own and write config/database/schema.sql
+	@state="$$(mktemp -d)" && chmod 755 "$$state" && { MUSTER_STATE="$$state" $(PY) manage.py write_schema; \
+	  code=$$?; rm -rf "$$state"; exit $$code; }
 
 demo: runtime  ## Load demo people, projects and queues where they are missing
 	@exec $(PY) manage.py seed_demo

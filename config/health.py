@@ -194,11 +194,7 @@ def _policies() -> str:
 
     faults = open_faults()
     if faults:
-        raise _NotReadyError(
-            "; ".join(
-                f"cluster {one.cluster} is planned without its {one.subject}: {one.reason}" for one in faults
-            )
-        )
+        raise _NotReadyError("; ".join(map(str, faults)))
     return "no faults"
 
 

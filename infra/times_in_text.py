@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 #: A time of RFC 3339 with its zone. Stored sentences hold times only in the form of `written`, so that a page can show
 #: its reader's zone; values of JSON may have fractions of a second and other zones.
@@ -22,6 +24,23 @@ def read(text: str) -> datetime | None:
         return datetime.fromisoformat(text)
     except ValueError:
         return None
+
+
+@lru_cache(maxsize=64)
+def zone_named(name: str) -> tzinfo:
+    """The time zone of this name; UTC where there is none."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        return UTC
+
+
+def in_zone(sentence: str, zone: tzinfo) -> str:
+    """The sentence as plain text with its times in this zone: `31 Jan 2027 18:00 UTC`."""
+    return "".join(
+        piece if isinstance(piece, str) else f"{piece.astimezone(zone):%d %b %Y %H:%M %Z}"
+        for piece in pieces(sentence)
+    )
 
 
 def pieces(sentence: str) -> list[str | datetime]:

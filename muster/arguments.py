@@ -8,7 +8,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import Any
 
-from muster import left_by_jobs, uploads
+from muster import jobs, left_by_jobs, uploads
 from muster.client import Client, Failed, plain
 from muster.submit import submit
 
@@ -23,6 +23,9 @@ def parser() -> ArgumentParser:
     """All nouns and verbs."""
     root = ArgumentParser(prog="muster", description=_ABOUT, formatter_class=RawDescriptionHelpFormatter)
     nouns = root.add_subparsers(dest="noun", required=True, metavar="NOUN")
+    job = _noun(nouns, "job", "one job")
+    about = "why it waits, or why it runs where it does"
+    _verb(job, "why", jobs.why, about).add_argument("--json", action="store_true", help="as the API answers")
     results = _noun(nouns, "results", "files that jobs left in their working folders, on their nodes")
     _list(results, left_by_jobs.results_list, "all files, read from the node now")
     download = _download(results, left_by_jobs.results_download, "all files, or one")

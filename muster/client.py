@@ -96,10 +96,9 @@ class Client:
 def _why(answer: HTTPResponse) -> str:
     try:
         body = json.loads(answer.read(PIECE_BYTES))
-        lines = [
-            str(body["detail"]),
-            *(f"{one['field']}: {one['message']}" for one in body.get("errors", ())),
-        ]
+        lines = [f"{one['field']}: {one['message']}" for one in body.get("errors", ())]
+        if len(lines) != 1 or not lines[0].endswith(str(body["detail"])):  # it would be said twice
+            lines.insert(0, str(body["detail"]))
         if body.get("way_out"):
             lines.append(str(body["way_out"]))
         return "\n".join(dict.fromkeys(map(plain, lines)))

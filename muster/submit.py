@@ -38,6 +38,9 @@ def submit(client: Client, asked: Namespace) -> None:
         print(
             f"line {one['line']} has no effect: {plain(one['text'])}. {plain(one['reason'])}", file=sys.stderr
         )
+    late = answer.get("deadline_outlook") or {}
+    if late.get("state") == "late":
+        print(plain(late["text"]), file=sys.stderr)
     print(f"Submitted job {answer.get('job_id', answer.get('number'))}")
 
 

@@ -28,6 +28,11 @@ def recount_lines_soon(line_ids: list[int]) -> None:
     transaction.on_commit(lambda: _send_recount("quotas.tasks.sync_lines_of", line_ids), robust=True)
 
 
+def recount_shares_soon() -> None:
+    """Ask for a recount of the stored use of fair share by rules that have changed; the clock does it each hour."""
+    transaction.on_commit(lambda: _send("quotas.tasks.recount", None, countdown=2), robust=True)
+
+
 def exchange_soon(project_id: int) -> None:
     """Ask for an exchange with the provider that keeps the project's quota; the clock finds it anyway."""
     transaction.on_commit(lambda: _send_exchange(project_id), robust=True)
@@ -43,11 +48,11 @@ def _send_exchange(project_id: int) -> None:
     _send("quotas.tasks.exchange_project", project_id)
 
 
-def _send(name: str, what: int | list[int], countdown: int = 0) -> None:
+def _send(name: str, what: int | list[int] | None, countdown: int = 0) -> None:
     """A broker that hangs would keep the person who waits for the request for ten seconds: it is asked first."""
     if not notifications.redis_answers():
         return
     try:
-        current_app.send_task(name, args=[what], countdown=countdown, retry=False)
+        current_app.send_task(name, args=[] if what is None else [what], countdown=countdown, retry=False)
     except Exception as error:
         log.warning("hints_unavailable", what=name, error=str(error))

@@ -111,6 +111,8 @@ class _Columns(NamedTuple):
     created_at: datetime
     begin_at: datetime | None
     deadline_at: datetime | None
+    deadline_action: str
+    wait_limit_seconds: int | None
     eligible_at: datetime | None
     scheduled_at: datetime | None
     started_at: datetime | None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from scheduler.core.lifecycle import PENDING, AttemptState, JobState, NodeState, PublicState, StopReason
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
+from scheduler.deadlines import DeadlineState
 
 if TYPE_CHECKING:
     from scheduler.models import Job, Node
@@ -98,6 +99,7 @@ REASONS: Final[dict[ReasonCode, str]] = {
     ReasonCode.BUDGET_SPENT: "Budget used up",
     ReasonCode.EXCEEDS_BUDGET: "Exceeds the whole budget",
     ReasonCode.QUOTA_PROVIDER_AWAY: "The quota provider is unreachable",
+    ReasonCode.NODES_UNAVAILABLE: "Nodes unavailable",
     ReasonCode.APPROVAL_PENDING: "Waiting for approval",
     ReasonCode.BEGIN_TIME: "Begin time not reached",
     ReasonCode.DEPENDENCY: "Waiting for a dependency",
@@ -131,12 +133,20 @@ ATTEMPT_STATES: Final[dict[AttemptState, Label]] = {
 STOP_REASONS: Final[dict[StopReason, str]] = {
     StopReason.CANCELLED: "cancelled",
     StopReason.TIME_LIMIT: "time limit reached",
+    StopReason.DEADLINE: "deadline reached",
     StopReason.PREEMPTED: "preempted",
     StopReason.DRAINED: "node drained",
     StopReason.EVICTED: "untolerated taint on the node",
     StopReason.STALE_EPOCH: "replaced by a newer attempt",
     StopReason.GANG_MEMBER_FAILED: "another task failed",
     StopReason.QUOTA_REFUSED: "refused by the quota provider",
+}
+
+DEADLINES: Final[dict[DeadlineState, Label]] = {
+    DeadlineState.ON_TIME: Label("on time", "clock", "completed"),
+    DeadlineState.LATE: Label("deadline at risk", "clock", "pending"),
+    DeadlineState.MET: Label("deadline met", "check", "completed"),
+    DeadlineState.MISSED: Label("deadline missed", "warn", "failed"),
 }
 
 NODE_STATES: Final[dict[NodeState, Label]] = {

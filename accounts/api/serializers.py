@@ -22,6 +22,7 @@ from accounts.models import (
 )
 from accounts.scopes import SCOPES
 from accounts.services.tokens import DEFAULT_DAYS, MAX_DAYS
+from infra.api.fields import ChoiceField
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -153,13 +154,13 @@ class MemberSerializer(serializers.ModelSerializer[Membership]):
 
 class NewMemberSerializer(StrictSerializer):
     user = serializers.SlugRelatedField(slug_field="username", queryset=User.objects.all())
-    role = serializers.ChoiceField(choices=ProjectRole.choices, default=ProjectRole.MEMBER)
+    role = ChoiceField(choices=ProjectRole.choices, default=ProjectRole.MEMBER)
     expires_at = serializers.DateTimeField(required=False, default=None, allow_null=True)
     reason = serializers.CharField(max_length=1000, required=False, default="", allow_blank=True)
 
 
 class MemberChangesSerializer(StrictSerializer):
-    role = serializers.ChoiceField(choices=ProjectRole.choices, required=False)
+    role = ChoiceField(choices=ProjectRole.choices, required=False)
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
     reason = serializers.CharField(max_length=1000, required=False, default="", allow_blank=True)
 

@@ -40,6 +40,8 @@ class User(AbstractUser):
     )
     #: The highest base priority this person may give a job.
     priority_ceiling = models.PositiveSmallIntegerField(default=75)
+    #: This person's part of the turns where people take turns (fair queueing by person).
+    share_weight = models.PositiveIntegerField(default=1, db_default=1)
     theme = models.CharField(max_length=8, choices=Theme, default=Theme.SYSTEM)
     time_zone = models.CharField(max_length=64, default="UTC")
     #: A demo account: its printed password works only on a loopback address, never in production.
@@ -51,6 +53,9 @@ class User(AbstractUser):
 
     class Meta(AbstractUser.Meta):
         constraints = [
+            models.CheckConstraint(
+                name="user_share_range", condition=models.Q(share_weight__range=(1, 1_000_000))
+            ),
             models.CheckConstraint(
                 name="user_priority_ceiling_range", condition=models.Q(priority_ceiling__lte=100)
             ),

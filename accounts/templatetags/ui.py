@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zoneinfo
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
 from typing import Any
 
 from django import template
@@ -13,7 +11,7 @@ from django.utils.html import conditional_escape, format_html, format_html_join,
 from django.utils.safestring import SafeString
 
 from infra.machine.disk_space import Shortage, shortages
-from infra.times_in_text import pieces
+from infra.times_in_text import pieces, zone_named
 
 register = template.Library()
 
@@ -26,18 +24,10 @@ def icon(name: str, extra: str = "") -> SafeString:
     return format_html('<svg class="icon {}" aria-hidden="true"><use href="#i-{}"/></svg>', extra, name)
 
 
-@lru_cache(maxsize=64)
-def _zone(name: str) -> tzinfo:
-    try:
-        return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
-        return UTC
-
-
 def zone_of(context: template.Context) -> tzinfo:
     """The reader's zone: of the account, UTC where nobody is signed in."""
     user = getattr(context.get("request"), "user", None)
-    return _zone(getattr(user, "time_zone", "") or "UTC")
+    return zone_named(getattr(user, "time_zone", "") or "UTC")
 
 
 @register.simple_tag(takes_context=True)

@@ -13,6 +13,7 @@ from benchmarks.replays.conservative_reserved import replay_reserved
 from benchmarks.replays.traces import trace_folder
 from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.simulator.pool_replay import EASY, Schedule, replay
+from scheduler.simulator.predicted_replay import replay_predicted
 from scheduler.simulator.report import bounded_slowdown
 from scheduler.simulator.workload import Workload, read_swf
 
@@ -61,6 +62,31 @@ def published_schedules() -> Figures:
     yield "easy_mismatches", mismatches
     yield "easy_sjbf_off", off
     yield "easy_jobs_per_cpu_s", jobs / (time.process_time() - began)
+
+
+#: Logs of which `expected.csv` has a mean slowdown of EASY++.
+PREDICTED: Final = "EASY++ (Tsafrir average-of-2 prediction, SJBF)"
+
+
+@benchmark("easy_plus_plus_off")
+def predicted_schedules() -> Figures:
+    """EASY++ on all five logs: mean slowdowns that differ in the fourth decimal, and how good its predictions are."""
+    folder, expected, off = trace_folder("swf-easy-gold"), published(PREDICTED), 0
+    for log in LOGS:
+        workload = read_swf(folder / f"{log}.easy.swf.gz")
+        schedule = replay_predicted(workload)
+        started, submitted, runs = schedule.started_ms, workload.jobs.submitted_ms, workload.jobs.run_ms
+        found = float(bounded_slowdown(started - submitted, runs).mean())
+        off += log in expected and round(found, 4) != round(expected[log], 4)
+        yield f"easy_plus_plus_avebsld_{log}", found
+        yield f"prediction_too_short_percent_{log}", 100 * float((schedule.predicted_ms < runs).mean())
+        for name, planned in (("prediction", schedule.predicted_ms), ("requested", workload.jobs.limit_ms)):
+            low, high = np.maximum(np.minimum(planned, runs), 1), np.maximum(np.maximum(planned, runs), 1)
+            yield f"{name}_accuracy_percent_{log}", 100 * float((low / high).mean())
+            for part in (10, 50, 90):
+                ratio = np.quantile(planned / np.maximum(runs, 1), part / 100)
+                yield f"{name}_by_run_p{part}_{log}", float(ratio)
+    yield "easy_plus_plus_off", off
 
 
 #: Logs whose replay with reservations takes seconds.

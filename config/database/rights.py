@@ -43,6 +43,7 @@ _QUOTAS: Final = {
     "quotas_budgetevent": ADD,
     "quotas_budgetperiod": ALL,
     "quotas_driftfinding": ALL,
+    "quotas_fairsharerules": ADD,  # the newest is in force, the others are the history
     "quotas_grant": EDIT,
     "quotas_grantevent": ADD,
     "quotas_ledgerentry": ADD,
@@ -69,6 +70,7 @@ _SCHEDULER: Final = {
     "scheduler_dataset": EDIT,
     "scheduler_device": EDIT,
     "scheduler_elementend": DROP,
+    "scheduler_fairqueueturn": EDIT,
     "scheduler_folderupload": ALL,
     "scheduler_forecastoutcome": ALL,
     "scheduler_forecastrun": EDIT,
@@ -101,6 +103,7 @@ _SCHEDULER: Final = {
     "scheduler_reservation_nodes": DROP,
     "scheduler_reservationevent": ADD,
     "scheduler_retentionrun": ALL,
+    "scheduler_runtimeprediction": ALL,
     "scheduler_schedulerprofile": ALL,
     "scheduler_schedulerprofileevent": ADD,
     "scheduler_startforecast": ALL,

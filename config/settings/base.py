@@ -377,6 +377,8 @@ DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if read("MUSTER_QUIET_REQUESTS") else
 
 # Names and defaults as given; every one can be set in the environment.
 SCHEDULING_POLICY = read("SCHEDULING_POLICY")  # fifo, priority, fairshare
+SCHEDULING_BACKFILL = read("SCHEDULING_BACKFILL")  # none, easy, conservative, aggressive, deadline
+UNLIMITED_JOB_SECONDS = read("UNLIMITED_JOB_SECONDS")
 QUOTA_PROVIDER = read("QUOTA_PROVIDER")  # local, k8s, slurm
 MUSTER_REPEATS = (
     "scheduler.services.submission.idempotency"  # keeps the answers of requests with an Idempotency-Key

@@ -14,6 +14,7 @@ MUSTER_MAX_TEXT_MIB = read("MUSTER_MAX_TEXT_MIB")
 #: The rows of one file that is streamed.
 MUSTER_MAX_EXPORT_ROWS = read("MUSTER_MAX_EXPORT_ROWS")
 #: How old the figures may be that say whether a request could ever fit.
+MUSTER_KILL_INVALID_DEPEND = read("MUSTER_KILL_INVALID_DEPEND")
 MUSTER_SHAPES_SECONDS = read("MUSTER_SHAPES_SECONDS")
 #: Requests a second that one token or person may make on average, and at once; 0 takes the limit away.
 MUSTER_API_RATE = read("MUSTER_API_RATE")
@@ -65,6 +66,7 @@ SPECTACULAR_SETTINGS = {
         "GpuStateEnum": ["free", "shared", "allocated", "unhealthy", "unavailable"],
         "NotificationKindEnum": "notifications.api.serializers.KIND_CHOICES",
         "WebhookKindEnum": "notifications.api.serializers.SENT_CHOICES",
+        "StandingModeEnum": "quotas.core.decay.MODE_CHOICES",
         "LineResourceEnum": "quotas.models.QuotaResource",
         "QueueIsolationEnum": "scheduler.models.queue.ISOLATION_CHOICES",
         "FolderUploadStateEnum": "scheduler.models.uploads.folder_upload.FolderUploadState",

@@ -23,7 +23,7 @@ NEED_NO_SERVERS = frozenset(
     }
 )
 # These change tables, or what their owner alone may; all others run with the rights of the application.
-NEED_THE_OWNER = frozenset({"migrate", "prepare"})
+NEED_THE_OWNER = frozenset({"migrate", "prepare", "write_schema"})
 WAIT_SECONDS = 90.0
 
 

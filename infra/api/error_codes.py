@@ -208,6 +208,12 @@ LIMITS: Final = {
         "The job's time limit is longer than the queue allows.",
         "Shorten the time limit, or choose a queue for longer jobs.",
     ),
+    "deadline-too-early": Meaning(
+        "The deadline is too early",
+        "The job is to be ended at its deadline, and its time limit does not fit before the deadline: it could never "
+        "start.",
+        "Shorten the time limit, move the deadline, or leave deadline_action out.",
+    ),
     "can-never-fit": Meaning(
         "Can never fit",
         "No node, and no group of nodes, is large enough for this request, even when idle.",

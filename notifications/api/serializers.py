@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from accounts.api.serializers import StrictSerializer
+from infra.api.fields import ChoiceField
 from notifications.core.grouping import array_of
 from notifications.core.kinds import KINDS, SENT
 from notifications.models import Endpoint, Message, Notification
@@ -51,7 +52,7 @@ class ReadSerializer(serializers.Serializer[Any]):
 
 
 class ReadRequestSerializer(StrictSerializer):
-    kind = serializers.ChoiceField(choices=KIND_CHOICES, required=False, help_text="Only those of this kind.")
+    kind = ChoiceField(choices=KIND_CHOICES, required=False, help_text="Only those of this kind.")
 
 
 class PreferenceSerializer(serializers.Serializer[Choice]):
@@ -109,7 +110,7 @@ class MadeWebhookSerializer(WebhookSerializer):
 class NewWebhookSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80)
     url = serializers.CharField(max_length=500)
-    kinds = serializers.ListField(child=serializers.ChoiceField(choices=SENT_CHOICES), max_length=50)
+    kinds = serializers.ListField(child=ChoiceField(choices=SENT_CHOICES), max_length=50)
     project = serializers.CharField(
         max_length=120,
         required=False,
@@ -120,9 +121,7 @@ class NewWebhookSerializer(StrictSerializer):
 class WebhookChangesSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80, required=False)
     url = serializers.CharField(max_length=500, required=False)
-    kinds = serializers.ListField(
-        child=serializers.ChoiceField(choices=SENT_CHOICES), max_length=50, required=False
-    )
+    kinds = serializers.ListField(child=ChoiceField(choices=SENT_CHOICES), max_length=50, required=False)
     enabled = serializers.BooleanField(required=False)
 
 

@@ -22,6 +22,8 @@ class Kind(StrEnum):
     HELD = "job.held"
     NEVER_STARTS = "job.never_starts"
     TIME_LIMIT = "job.time_limit_near"
+    DEADLINE_LATE = "job.deadline_late"
+    DEADLINE_MISSED = "job.deadline_missed"
     IDLE_GPU = "job.gpu_idle"
     NODE_DRAINS = "node.draining"
     NODE_DOWN = "node.down"
@@ -69,7 +71,11 @@ KINDS: Final[dict[Kind, About]] = {
     Kind.PREEMPTED: About("Job preempted", "A job of yours is stopped for another job."),
     Kind.CANCELLED: About("Job cancelled by somebody else", "Somebody else has cancelled a job of yours."),
     Kind.HELD: About("Job held by somebody else", "Somebody else has held a job of yours."),
-    Kind.TIME_LIMIT: About("Time limit near", "A running job has used 80 % of its time limit.", portal=False),
+    Kind.TIME_LIMIT: About("Time limit near", "A running job has used 80 % of the time limit.", portal=False),
+    Kind.DEADLINE_LATE: About(
+        "Deadline at risk", "A job of yours is likely to end after its deadline, by its time limit and the forecast."
+    ),
+    Kind.DEADLINE_MISSED: About("Deadline missed", "A job of yours was not over at its deadline.", mail=True),
     Kind.IDLE_GPU: About("GPU idle", "A job of yours has hardly used its GPUs since the start."),
     Kind.NODE_DRAINS: About("Node drains under a job", "A node that runs a job of yours drains."),
     Kind.QUOTA: About(

@@ -17,6 +17,8 @@ _VERBS: Final[dict[Kind, tuple[str, str]]] = {
     Kind.HELD: ("is held", "are held"),
     Kind.NEVER_STARTS: ("can never start", "can never start"),
     Kind.TIME_LIMIT: ("is near its time limit", "are near their time limits"),
+    Kind.DEADLINE_LATE: ("is likely to miss its deadline", "are likely to miss their deadlines"),
+    Kind.DEADLINE_MISSED: ("missed its deadline", "missed their deadlines"),
     Kind.IDLE_GPU: ("hardly uses its GPUs", "hardly use their GPUs"),
 }
 

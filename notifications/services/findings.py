@@ -22,7 +22,9 @@ from notifications.services.job_events import who_asks_for
 from notifications.services.occurrences import Occurrence, take_in
 from scheduler.core.lifecycle import LIVE_ATTEMPT, PENDING
 from scheduler.core.mail_types import MailType
-from scheduler.models import DRAINED_BY_MUSTER
+from scheduler.deadlines import outlook
+from scheduler.models import DRAINED_BY_MUSTER, Job
+from scheduler.state.lifecycle.verdicts import duration
 
 SOURCE: Final = "findings"
 #: Of one look; the next goes on.
@@ -66,6 +68,21 @@ SELECT 'limit:' || id || ':' || share AS key, running.*, share FROM running, unn
 WHERE passed >= share
     AND NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = 'limit:' || id || ':' || share)
 ORDER BY id, share LIMIT %(batch)s
+"""
+#: The same as `scheduler.deadlines.outlook` says of jobs that have a deadline ahead.
+_LATE: Final = """
+SELECT 'late:' || j.number AS key, j.number, j.user_id, j.project_id, r.array_id::text AS array, r.name, r.mail_types,
+    r.deadline_at AS deadline
+FROM scheduler_job j JOIN scheduler_jobrequest r ON r.number = j.number
+    LEFT JOIN scheduler_startforecast f ON f.job_id = j.number AND j.state = 'queued'
+WHERE j.check_at IS NOT NULL AND j.outcome IS NULL AND r.deadline_at > %(now)s
+    AND r.created_at < %(now)s - %(lasting)s * interval '1 second'
+    AND CASE WHEN j.state = ANY(%(pending)s)
+        THEN greatest(%(now)s, r.begin_at, coalesce(f.p50_at, j.expected_start_at))
+        ELSE coalesce(j.started_at, %(now)s) END
+        + coalesce(r.time_limit_seconds, 0) * interval '1 second' > r.deadline_at
+    AND NOT EXISTS (SELECT FROM notifications_finding k WHERE k.key = 'late:' || j.number)
+ORDER BY j.number LIMIT %(batch)s
 """
 _IDLE: Final = """
 SELECT 'idle:' || a.id AS key, j.number, j.user_id, j.project_id, r.array_id::text AS array, r.name, r.mail_types,
@@ -133,6 +150,7 @@ def look(*, now: datetime | None = None) -> int:
         for find in (
             never_starts,
             limits_near,
+            deadlines_late,
             idle_gpus,
             nodes_down,
             nodes_out,
@@ -208,10 +226,22 @@ def _limits(rows: Sequence[Row], now: datetime) -> Iterator[Found]:
         usual = row["share"] == USUAL_TIME_SHARE
         if asked or usual:
             left = max(0, int(row["limit_s"] * (100 - float(row["passed"])) / 100))
-            text = f"{row['share']} % of its time limit have passed; {left:,} s are left."
+            text = f"{row['share']} % of the time limit has passed; {duration(left)} left."
             yield _of_job(
                 row, Kind.TIME_LIMIT, text, now, share=row["share"], only_mail=not usual, sent=usual
             )
+
+
+def deadlines_late(now: datetime) -> list[Found]:
+    """Jobs that are likely to end after their deadline, for longer than a moment, once each."""
+    rows = _rows(_LATE, now, pending=_PENDING, lasting=LASTING_SECONDS)
+    jobs = Job.objects.select_related("forecast").in_bulk([row["number"] for row in rows]) if rows else {}
+    found = [(row, outlook(jobs[row["number"]], now)) for row in rows if row["number"] in jobs]
+    return [
+        _of_job(row, Kind.DEADLINE_LATE, f"{late.text} Deadline: {written(row['deadline'])}.", now)
+        for row, late in found
+        if late is not None
+    ]
 
 
 def idle_gpus(now: datetime) -> list[Found]:
@@ -243,7 +273,7 @@ def nodes_out(now: datetime) -> list[Found]:
 
 
 def _down(row: Row, people: Sequence[int], now: datetime) -> Callable[[int], list[Occurrence]]:
-    text = f"{row['name']}: {row['trouble'] or 'its agent was last in contact at ' + written(row['last_seen_at'])}"
+    text = f"{row['name']}: {row['trouble'] or 'the agent was last in contact at ' + written(row['last_seen_at'])}"
     return lambda number: [
         Occurrence(
             kind=Kind.NODE_DOWN, source=SOURCE, event=number, at=now, user_id=person, group="nodes", text=text,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,7 @@ from notifications.core.kinds import Kind, mail_of_job
 from notifications.models import Endpoint, Preference
 from notifications.services.occurrences import Occurrence
 from scheduler.core.mail_types import MailType
+from scheduler.core.reasons.event_texts import text_of
 
 SOURCE: Final = "jobs"
 TABLE: Final = "scheduler_jobevent"
@@ -20,21 +22,30 @@ TABLE: Final = "scheduler_jobevent"
 BATCH: Final = 5000
 
 #: Kinds of events of which everybody is notified, unless they have chosen otherwise. All are rare.
-_USUAL: Final = ("job.failed", "job.preempting", "attempt.failed", "attempt.lost", "attempt.stopped")
+_USUAL: Final = (
+    "job.failed",
+    "job.preempting",
+    "attempt.failed",
+    "attempt.lost",
+    "attempt.stopped",
+    "job.deadline_missed",
+)
 #: Those that matter when somebody else has caused them.
 _OF_OTHERS: Final = ("job.cancelled", "job.stopping", "job.held", "job.migrating")
-# Every job begins and most complete: those two are read only for people, projects and jobs that ask for them.
+# Every job begins and most complete: those two are read only for people, projects and jobs that ask for them. The event
+# of an end that has a node is that of the beginning, too.
 
 _READ: Final = """
 SELECT e.id, e.kind, e.at, e.because, e.actor_id, e.details ? 'retry_seconds' AS again,
-    e.details ? 'node' AS on_a_node, e.details->>'stop_reason' AS stop_reason,
+    e.details ? 'node' AS on_a_node, e.details->>'stop_reason' AS stop_reason, e.details::text AS details,
+    j.started_at,
     j.number, j.user_id, j.project_id, r.array_id::text AS array, r.name, r.mail_types
 FROM scheduler_jobevent e
     JOIN scheduler_job j ON j.number = e.job_id JOIN scheduler_jobrequest r ON r.number = e.job_id
 WHERE e.id > %(after)s AND e.id <= %(until)s AND (
     e.kind = ANY(%(usual)s)
     OR e.kind = ANY(%(of_others)s) AND (e.actor_id <> j.user_id OR r.mail_types IS NOT NULL)
-    OR e.kind = 'job.running' AND (
+    OR (e.kind = 'job.running' OR e.kind = ANY(%(ends)s) AND e.details ? 'node') AND (
         r.mail_types IS NOT NULL OR j.user_id = ANY(%(began_users)s) OR j.project_id = ANY(%(began_projects)s))
     OR e.kind = 'job.completed' AND (
         r.mail_types IS NOT NULL OR j.user_id = ANY(%(ended_users)s) OR j.project_id = ANY(%(ended_projects)s))
@@ -54,6 +65,13 @@ class _Row(NamedTuple):
     again: bool
     on_a_node: bool
     stop_reason: str | None
+    details: str  # JSON
+    started_at: datetime | None
+
+    @property
+    def text(self) -> str:
+        return self.because or text_of(self.kind, json.loads(self.details))
+
     number: int
     user_id: int
     project_id: int
@@ -69,7 +87,7 @@ def read(after: int, until: int) -> tuple[list[Occurrence], int]:
         wanted[f"{word}_users"], wanted[f"{word}_projects"] = who_asks_for(kind)
     words: dict[str, Any] = {
         "after": after, "until": until, "batch": BATCH, "usual": list(_USUAL), "of_others": list(_OF_OTHERS),
-        **wanted,
+        "ends": list(_KINDS), **wanted,
     }  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(_READ, words)
@@ -91,6 +109,12 @@ def who_asks_for(kind: Kind) -> tuple[list[int], list[int]]:
 
 
 def _of(row: _Row) -> Iterator[Occurrence]:
+    """What an event is to the owner of the job: that of an end may be that of the beginning, too."""
+    if row.kind in _KINDS and row.on_a_node:
+        yield from _of(
+            row._replace(kind="job.running", because="", at=row.started_at or row.at, actor_id=None)
+        )
+        row = row._replace(on_a_node=False)
     kind = _kind(row)
     if kind is None:
         return
@@ -111,7 +135,7 @@ def _of(row: _Row) -> Iterator[Occurrence]:
         mail=mail,
     )
     yield Occurrence(
-        kind=kind, source=SOURCE, event=row.id, at=row.at, user_id=row.user_id, group=group, text=row.because,
+        kind=kind, source=SOURCE, event=row.id, at=row.at, user_id=row.user_id, group=group, text=row.text,
         project_id=row.project_id, job=row.number, name=row.name, mail=mail, only_mail=own_end, sent=not own_end,
     )  # fmt: skip
 
@@ -119,6 +143,7 @@ def _of(row: _Row) -> Iterator[Occurrence]:
 #: The kind of notification that an event is to the owner of the job, by whichever person it was caused.
 _KINDS: Final = {
     "job.completed": Kind.ENDED, "job.failed": Kind.FAILED, "job.cancelled": Kind.CANCELLED,
+    "job.deadline_missed": Kind.DEADLINE_MISSED,
 }  # fmt: skip
 #: What it is where somebody else has caused it; nothing where they did it themselves.
 _BY_OTHERS: Final = {

@@ -20,9 +20,11 @@ from django.core.mail import EmailMultiAlternatives, get_connection
 from django.db import transaction
 from django.template.loader import render_to_string
 from django.utils import timezone
+from django.utils.text import capfirst
 
 from infra.circuits.shared import Look, SharedCircuit
 from infra.models import System
+from infra.times_in_text import in_zone, zone_named
 from notifications.core.backoff import wait_seconds
 from notifications.models import Mail, MailState, Notification
 from notifications.services.links import jobs_of, link_of, title_of
@@ -125,14 +127,26 @@ def _failed(mail: Mail, error: Exception, now: datetime) -> None:
         _mark(mail, due_at=now + timedelta(seconds=wait), last_error=str(error)[:300])
 
 
+def _as_sentence(text: str) -> str:
+    """The words of an event with a capital and a full stop."""
+    return capfirst(text if text.endswith((".", "!", "?")) else f"{text}.")
+
+
 def message_of(row: Notification, *, connection: object = None) -> EmailMultiAlternatives:
-    """The mail: its subject is the headline, its text what happened, with a way to the page."""
-    title = title_of(row)
+    """The mail: its subject is the headline, its text what happened, with a way to the page.
+
+    Times are in the zone of the person who gets the mail.
+    """
+    zone = zone_named(row.user.time_zone)
+    title = in_zone(title_of(row), zone)
+    texts = [in_zone(text, zone) for text in (row.lines if len(row.lines) > 1 else [row.text])]
     link = link_of(row)
     words = {
         "title": title,
+        #: What the headline does not say already.
+        "texts": [_as_sentence(text) for text in texts if text.rstrip(".") != title],
         "row": row,
-        "jobs": jobs_of(row),
+        "jobs": [str(number) for number in jobs_of(row)],
         "more": row.count - len(row.jobs) if row.count > 1 else 0,
         "url": settings.MUSTER_PUBLIC_URL.rstrip("/") + link if settings.MUSTER_PUBLIC_URL and link else "",
         "settings_url": settings.MUSTER_PUBLIC_URL.rstrip("/") + "/notifications/preferences/"

@@ -17,7 +17,9 @@ register = template.Library()
 
 #: Kind -> tone and icon, those of the states that the kind is about.
 _LOOKS: Final = {
-    Kind.FAILED: ("failed", "cross"), Kind.NEVER_STARTS: ("blocked", "slash"), Kind.ENDED: ("completed", "check"),
+    Kind.FAILED: ("failed", "cross"), Kind.NEVER_STARTS: ("blocked", "slash"),
+    Kind.DEADLINE_LATE: ("pending", "clock"), Kind.DEADLINE_MISSED: ("failed", "clock"),
+    Kind.ENDED: ("completed", "check"),
     Kind.BEGAN: ("running", "play"), Kind.REQUEUED: ("pending", "refresh"), Kind.PREEMPTED: ("preempted", "swap"),
     Kind.CANCELLED: ("cancelled", "slash"), Kind.HELD: ("pending", "pause"), Kind.TIME_LIMIT: ("pending", "clock"),
     Kind.IDLE_GPU: ("pending", "gpu"), Kind.NODE_DRAINS: ("pending", "node"), Kind.NODE_DOWN: ("failed", "node"),

@@ -35,8 +35,11 @@ def _amount(help_text: str) -> forms.CharField:
 class QuotaForm(PreviewedForm):
     """Amounts as people write them; `seen` is the generation of the quota as the page showed it."""
 
-    nominal = _amount("Nominal share: usage above it is borrowed.")
-    soft = _amount("Warns above this amount.")
+    nominal = _amount(
+        "Nominal share: usage above it is borrowed. Borrowed amounts are taken back by stopping jobs only where the"
+        ' profile\'s preemption says "reclaim": 1.'
+    )
+    soft = _amount("Advice: above this amount the bar turns and leads get an alert; no job waits for it.")
     hard = _amount("Blocks new jobs above this amount.")
     borrowing_limit = _amount("Amount that may be borrowed above the nominal share; empty: all that is idle.")
     lending_limit = _amount("Amount of the idle share that others may borrow; empty: all.")

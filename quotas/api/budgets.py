@@ -17,6 +17,7 @@ from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.models import Organization
 from accounts.selectors import project_by_ref, visible_projects
+from infra.api.fields import ChoiceField
 from infra.api.rest import check_known
 from infra.errors import FieldProblem, InvalidInput, NotFound
 from infra.plain_text import reason_of
@@ -60,10 +61,10 @@ class NewBudgetSerializer(StrictSerializer):
     project = serializers.CharField(max_length=80, required=False)
     organization = serializers.SlugField(max_length=80, required=False)
     name = serializers.CharField(max_length=80)
-    resource = serializers.ChoiceField(choices=BudgetResource.choices)
+    resource = ChoiceField(choices=BudgetResource.choices)
     amount = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT)
-    period = serializers.ChoiceField(choices=[(p.value, p.value) for p in Period])
-    on_spent = serializers.ChoiceField(choices=OnSpent.choices, required=False)
+    period = ChoiceField(choices=[(p.value, p.value) for p in Period])
+    on_spent = ChoiceField(choices=OnSpent.choices, required=False)
     starts_at = serializers.DateTimeField(required=False)
     ends_at = serializers.DateTimeField(required=False, allow_null=True)
     reason = serializers.CharField(max_length=1000)
@@ -72,7 +73,7 @@ class NewBudgetSerializer(StrictSerializer):
 class BudgetChangesSerializer(StrictSerializer):
     name = serializers.CharField(max_length=80, required=False)
     amount = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT, required=False)
-    on_spent = serializers.ChoiceField(choices=OnSpent.choices, required=False)
+    on_spent = ChoiceField(choices=OnSpent.choices, required=False)
     ends_at = serializers.DateTimeField(required=False, allow_null=True)
     reason = serializers.CharField(max_length=1000)
     generation = serializers.IntegerField(

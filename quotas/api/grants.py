@@ -15,6 +15,7 @@ from accounts.api.once import KEY, once
 from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.selectors import project_by_ref
+from infra.api.fields import ChoiceField
 from infra.api.rest import NewestFirst, bad_choice, check_known
 from infra.errors import FieldProblem, InvalidInput, NotFound
 from quotas.core.resources import MAX_AMOUNT
@@ -55,7 +56,7 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
 
 class NewGrantSerializer(StrictSerializer):
     project = serializers.CharField(max_length=120)
-    resource = serializers.ChoiceField(
+    resource = ChoiceField(
         choices=[(r.value, r.label) for r in QuotaResource.counted()], required=False,
         help_text="Resource of a limit; required unless `budget` is given.",
     )  # fmt: skip
@@ -251,6 +252,6 @@ class ImpactView(APIView):
 
 
 class ImpactQuerySerializer(serializers.Serializer[Any]):
-    resource = serializers.ChoiceField(choices=[(r.value, r.label) for r in QuotaResource.counted()])
+    resource = ChoiceField(choices=[(r.value, r.label) for r in QuotaResource.counted()])
     gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True, default="")
     hard = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT)

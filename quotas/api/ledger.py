@@ -20,6 +20,7 @@ from accounts.api.once import KEY, once
 from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.selectors import project_by_ref, visible_users
+from infra.api.fields import ChoiceField
 from infra.api.rest import NewestFirst, check_query
 from infra.errors import FieldProblem, InvalidInput
 from infra.exports import EXPORTS
@@ -84,7 +85,7 @@ class UsageSerializer(serializers.Serializer[Any]):
 class AdjustSerializer(StrictSerializer):
     project = serializers.CharField(max_length=80)
     user = serializers.CharField(max_length=150, required=False)
-    resource = serializers.ChoiceField(choices=list(COUNTED))
+    resource = ChoiceField(choices=list(COUNTED))
     amount = serializers.IntegerField(min_value=-MAX_AMOUNT, max_value=MAX_AMOUNT)
     gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True)
     reason = serializers.CharField(max_length=200)

@@ -18,6 +18,7 @@ from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.models import Organization, Project, User
 from accounts.selectors import project_by_ref, visible_users
+from infra.api.fields import ChoiceField
 from infra.api.rest import NewestFirst, bad_choice, check_known
 from infra.errors import FieldProblem, InvalidInput, NotFound
 from infra.plain_text import reason_of
@@ -93,7 +94,7 @@ class NewLineSerializer(BoundsSerializer):
     organization = serializers.CharField(max_length=80, required=False)
     project = serializers.CharField(max_length=120, required=False)
     user = serializers.CharField(max_length=150, required=False)
-    resource = serializers.ChoiceField(choices=QuotaResource.choices)
+    resource = ChoiceField(choices=QuotaResource.choices)
     gpu_model = serializers.CharField(max_length=80, required=False, allow_blank=True)
     job_type = serializers.CharField(max_length=32, required=False, allow_blank=True)
 

@@ -10,6 +10,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from accounts.api.serializers import StrictSerializer
+from infra.api.fields import ChoiceField
 from infra.errors import FieldProblem, InvalidInput
 from quotas.core.resources import MAX_AMOUNT, BadAmount, bytes_to_mib, cores_to_millis, parse_mib
 from quotas.models import Provider, ProviderStatus, QuotaResource
@@ -147,7 +148,7 @@ class SyncedQuotaSerializer(QuotaSerializer):
 
 
 class LineChangesSerializer(StrictSerializer):
-    resource = serializers.ChoiceField(choices=[resource.value for resource in QuotaResource.counted()])
+    resource = ChoiceField(choices=[resource.value for resource in QuotaResource.counted()])
     nominal = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT, allow_null=True, required=False)
     soft = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT, allow_null=True, required=False)
     hard = serializers.IntegerField(min_value=0, max_value=MAX_AMOUNT, allow_null=True, required=False)
@@ -190,7 +191,7 @@ class QuotaChangesSerializer(StrictSerializer):
         of_bytes=True, help_text='GiB, or a text with a unit: "2Ti".'
     )
     enforce_quota = serializers.BooleanField(required=False)
-    provider = serializers.ChoiceField(choices=Provider.choices, required=False)
+    provider = ChoiceField(choices=Provider.choices, required=False)
     lines = LineChangesSerializer(many=True, required=False)
     reason = serializers.CharField(max_length=1000, help_text="Reason; recorded in the audit trail.")
 

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from accounts.api.serializers import StrictSerializer
 from accounts.models.project import SHARE_RANGE
+from infra.api.fields import ChoiceField
 from infra.errors import InvalidInput
 from quotas.core.decay import MODES, Decay
 from quotas.selectors.fair_share_report import ShareLine, Standing, standing
@@ -22,7 +23,7 @@ from quotas.services.shares import EDITABLE, Subject, set_share, share_subject
 class PreviewSerializer(serializers.Serializer[Any]):
     """Another memory to look at; what is left out stays as the site has it."""
 
-    mode = serializers.ChoiceField(choices=MODES, required=False)
+    mode = ChoiceField(choices=MODES, required=False)
     half_life_hours = serializers.FloatField(min_value=0.1, max_value=10_000, required=False)
     window_days = serializers.FloatField(min_value=0.1, max_value=366, required=False)
 
@@ -99,7 +100,7 @@ class ShareChangesSerializer(StrictSerializer):
 class ShareSerializer(serializers.Serializer[Any]):
     """The editable fields of one share; the share of a person has a weight only."""
 
-    kind = serializers.ChoiceField(choices=["organization", "project", "member"])
+    kind = serializers.ChoiceField(choices=["organization", "project", "member", "user"])
     id = serializers.IntegerField()
     share_weight = serializers.IntegerField()
     share_soft_percent = serializers.IntegerField(allow_null=True, required=False)
@@ -126,8 +127,8 @@ class SharesView(APIView):
 
 
 KIND = OpenApiParameter(
-    "kind", str, OpenApiParameter.PATH, enum=["organization", "project", "member"],
-    description="Members by the id of their membership.",
+    "kind", str, OpenApiParameter.PATH, enum=["organization", "project", "member", "user"],
+    description="Members by the id of their membership; a user is a person where people take turns (fair queueing).",
 )  # fmt: skip
 NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Its id.")
 IF_MATCH = OpenApiParameter(

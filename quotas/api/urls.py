@@ -9,6 +9,7 @@ from quotas.api.grants import GrantsView, GrantVerbView, GrantView, ImpactView
 from quotas.api.ledger import LedgerView, UsageView
 from quotas.api.lines import LinesView, LineView
 from quotas.api.notices import DriftView, NoticeReadView, NoticesView
+from quotas.api.share_rules import ShareRulesPreviewView, ShareRulesView
 from quotas.api.shares import SharesView, ShareView
 from quotas.api.views import QuotaRepairView, QuotaSyncView, QuotaView
 
@@ -27,6 +28,8 @@ urlpatterns = [
     path("quotas/budgets", BudgetsView.as_view(), name="api-budgets"),
     path("quotas/budgets/<int:budget_id>", BudgetView.as_view(), name="api-budget"),
     path("shares", SharesView.as_view(), name="api-shares"),
+    path("shares/rules", ShareRulesView.as_view(), name="api-share-rules"),
+    path("shares/rules/preview", ShareRulesPreviewView.as_view(), name="api-share-rules-preview"),
     path("shares/<str:kind>/<int:number>", ShareView.as_view(), name="api-share"),
     path("queues/quota/<str:project_id>", QuotaView.as_view(), name="api-quota"),
     path("queues/quota/<str:project_id>/sync", QuotaSyncView.as_view(), name="api-quota-sync"),

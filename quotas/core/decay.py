@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MODES: Final = ("exponential", "window", "none")
+MODE_CHOICES: Final = tuple((mode, mode) for mode in MODES)
 
 #: The grain in which use is kept and the window moves.
 SLICE_SECONDS: Final = 6 * 3600

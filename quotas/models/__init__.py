@@ -7,7 +7,7 @@ from quotas.models.grant import CLOSED, OPEN, Grant, GrantState
 from quotas.models.ledger import LedgerEntry, LedgerRollUp, PriceRow
 from quotas.models.provider_state import ProviderState, ProviderStatus
 from quotas.models.quota import Provider, Quota, QuotaResource
-from quotas.models.share import ShareUsage
+from quotas.models.share import FairShareRules, ShareUsage
 
 __all__ = [
     "CLOSED",
@@ -31,5 +31,6 @@ __all__ = [
     "ProviderStatus",
     "Quota",
     "QuotaResource",
+    "FairShareRules",
     "ShareUsage",
 ]

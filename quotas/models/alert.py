@@ -43,6 +43,11 @@ class Alert(models.Model):
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def grant_id(self) -> int | None:
+        """The quota request that it is about; None for one about a limit or a budget."""
+        return int(self.subject.split()[1]) if self.kind == AlertKind.GRANT else None
+
 
 class Notice(models.Model):
     """The alerts of one person in one turn, together: a digest, not a flood."""

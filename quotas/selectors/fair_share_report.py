@@ -11,10 +11,10 @@ import numpy as np
 from django.utils import timezone
 
 from accounts import permissions
-from accounts.models import Membership, User
+from accounts.models import Membership, Organization, Project, User
 from accounts.selectors import visible_projects
 from quotas.core.decay import Decay
-from quotas.core.fairshare import HARD, SOFT, STEPS, flat_share
+from quotas.core.fairshare import HARD, METERED, SOFT, STEPS, flat_share
 from quotas.core.share_tree import ORGANIZATION, PERSON, PROJECT, Shares
 from quotas.selectors.fair_share_source import share_rules, share_source, shares_at
 
@@ -269,6 +269,36 @@ def _times(times: float) -> str:
     if 0.95 <= times < 1.05:
         return "exactly"
     return f"{times:.1f} times" if times < 100 else f"{times:,.0f} times"
+
+
+def limit_words(subject: Organization | Project) -> str:
+    """How much use one percent of a share's limits is now, and what the subject has used of the site."""
+    decay, metering = share_rules()
+    at = timezone.now().timestamp()
+    capacity = share_source().capacity()
+    site = {name: np.array([capacity.get(name, 0.0)]) for name in METERED}
+    hours = float(metering.usage(site, capacity)[0]) * decay.full(at) / 3600
+    if hours <= 0:
+        return (
+            "No limit can bind now: nothing that counts is on this site. Operators set what counts"
+            " (GPUs, cores, memory) under Rules of fair share."
+        )
+    shares = shares_at(at, decay=decay, metering=metering)
+    kind = ORGANIZATION if isinstance(subject, Organization) else PROJECT
+    row = next(
+        (
+            row
+            for row, one in enumerate(shares.tree.kind)
+            if one == kind and shares.tree.id[row] == subject.pk
+        ),
+        None,
+    )
+    used = 0.0 if row is None else float(shares.standings.used[row]) / 3600
+    return (
+        f"The whole site, busy all the time that counts, is {hours:,.1f} hours (weighted): 1 % is {hours / 100:,.2f}."
+        f" {subject.name} has used {used:,.2f}, {100 * used / hours:.1f} %. A limit of 10 % binds from"
+        f" {hours / 10:,.2f} hours on, not sooner however busy the site is now."
+    )
 
 
 def ordinal(number: int) -> str:

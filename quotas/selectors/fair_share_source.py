@@ -27,6 +27,16 @@ class Held(NamedTuple):
     memory_gib: float
 
 
+class Waiting(NamedTuple):
+    """A job that waits in line: whose it is, and when it was submitted (epoch seconds)."""
+
+    number: int
+    project_id: int
+    user_id: int
+    person: str
+    submitted: float
+
+
 class ShareSource(Protocol):
     """Knows what was held and is: the truth behind the slices (settings.SHARE_USAGE_SOURCE)."""
 
@@ -38,9 +48,31 @@ class ShareSource(Protocol):
 
     def capacity(self) -> Mapping[str, float]: ...
 
+    def waiting(self, most: int) -> Iterable[Waiting]: ...
+
 
 def share_rules() -> tuple[Decay, Metering]:
-    """How long use counts, and what counts how much; raises ValueError for settings that make no sense."""
+    """How long use counts, and what counts how much: the newest row of FairShareRules, else the settings.
+
+    Raises ValueError for settings that make no sense.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_NEWEST)
+        row = cursor.fetchone()
+    if row is None or row[0]:
+        return settings_rules()
+    _, mode, half_life, window, gpu, cpu, memory, dominant = row
+    return Decay(mode, half_life, window), Metering(gpu, cpu, memory, dominant)
+
+
+_NEWEST: Final = """
+SELECT from_settings, mode, half_life_seconds, window_seconds, gpu_weight, cpu_weight, memory_weight, dominant
+FROM quotas_fairsharerules ORDER BY id DESC LIMIT 1
+"""
+
+
+def settings_rules() -> tuple[Decay, Metering]:
+    """The rules that the settings MUSTER_FAIRSHARE_* say: in force until somebody sets others at run time."""
     weights = settings.MUSTER_FAIRSHARE_WEIGHTS
     return (
         Decay(
@@ -63,29 +95,41 @@ def share_source() -> ShareSource:
 
 #: What the slices hold that count, brought to one moment.
 _STORED: Final = """
-SELECT project_id, user_id, {sums}
+SELECT project_id, user_id, {sums}, bool_or({other})
 FROM quotas_shareusage
 WHERE starts_at >= to_timestamp(%s) AND (%s::bigint[] IS NULL OR project_id = ANY(%s::bigint[]))
 GROUP BY project_id, user_id
 """
+#: Whether a slice was decayed by another half-life, or cut at a shorter window, than is asked for.
+_OTHER_DECAY: Final = "half_life_seconds <> %s OR window_seconds < %s"
+_OTHER_WINDOW: Final = "window_seconds < %s"
 _PLAIN: Final = "sum(gpu_seconds), sum(cpu_seconds), sum(memory_gib_seconds)"
 _DECAYED: Final = ", ".join(
-    f"sum({name}_decayed * power(2, ({SLICE_SECONDS} + extract(epoch FROM starts_at) - %s) / %s))"
+    f"sum({name}_decayed * power(2, greatest(({SLICE_SECONDS} + extract(epoch FROM starts_at) - %s) / %s, -300)))"
     for name in ("gpu", "cpu", "memory")
 )
 
 
 def use_at(at: float, *, decay: Decay, project_ids: Iterable[int] | None = None) -> dict[Pair, Use]:
-    """What everybody has used that counts at a moment: ended work from the slices, running work by closed form."""
+    """What everybody has used that counts at a moment: ended work from the slices, running work by closed form.
+
+    Where a slice was kept for another half-life or a shorter window, all is worked out from what was held instead:
+    exact as well, and slower, until the recount has replaced those slices.
+    """
     wanted = None if project_ids is None else list(project_ids)
     exponential = decay.mode == "exponential"
     parameters: list[Any] = [at, float(decay.half_life_seconds)] * 3 if exponential else []
+    other = {"exponential": _OTHER_DECAY, "window": _OTHER_WINDOW}.get(decay.mode, "false")
+    asked = {"exponential": [decay.half_life_seconds, decay.window_seconds], "window": [decay.window_seconds]}
     with connection.cursor() as cursor:
         cursor.execute(
-            _STORED.format(sums=_DECAYED if exponential else _PLAIN),
-            [*parameters, decay.edge(at), wanted, wanted],
+            _STORED.format(sums=_DECAYED if exponential else _PLAIN, other=other),
+            [*parameters, *asked.get(decay.mode, []), decay.edge(at), wanted, wanted],
         )
-        used = {(row[0], row[1]): (_some(row[2]), _some(row[3]), _some(row[4])) for row in cursor.fetchall()}
+        rows = cursor.fetchall()
+    if any(row[5] for row in rows):
+        return dict(share_source().used(decay=decay, at=at, running_only=False, project_ids=wanted))
+    used = {(row[0], row[1]): (_some(row[2]), _some(row[3]), _some(row[4])) for row in rows}
     running = share_source().used(decay=decay, at=at, running_only=True, project_ids=wanted)
     for pair, now in running.items():
         before = used.get(pair, (0.0, 0.0, 0.0))

@@ -16,7 +16,7 @@ from quotas.selectors.fair_share_source import share_rules
 
 _SLICES: Final = """
 SELECT extract(epoch FROM starts_at)::bigint, sum(gpu_seconds), sum(cpu_seconds), sum(memory_gib_seconds),
-    sum(gpu_decayed), sum(cpu_decayed), sum(memory_decayed)
+    sum(gpu_decayed), sum(cpu_decayed), sum(memory_decayed), bool_and(half_life_seconds = %s)::int
 FROM quotas_shareusage WHERE starts_at >= to_timestamp(%s) AND (%s OR project_id = ANY(%s::bigint[]))
 GROUP BY starts_at ORDER BY starts_at
 """
@@ -48,19 +48,20 @@ def fading(user: User, *, at: float, decay: Decay | None = None) -> tuple[Slice,
     everything = permissions.sees_everything(user)
     mine = [] if everything else list(visible_projects(user).order_by().values_list("pk", flat=True))
     with connection.cursor() as cursor:
-        cursor.execute(_SLICES, [edge, everything, mine])
+        cursor.execute(_SLICES, [decay.half_life_seconds, edge, everything, mine])
         rows = {row[0]: [float(value) for value in row[1:]] for row in cursor.fetchall()}
     weights = (metering.gpu, metering.cpu, metering.memory)
     found = []
     for begins in range(edge, newest + 1, SLICE_SECONDS):
-        plain, decayed = rows.get(begins, [0.0] * 6)[:3], rows.get(begins, [0.0] * 6)[3:]
+        stored = rows.get(begins, [0.0] * 7)
+        plain, decayed, is_ours = stored[:3], stored[3:6], stored[6] == 1
         used = sum(weight * seconds for weight, seconds in zip(weights, plain, strict=True)) / 3600
         ended = min(begins + SLICE_SECONDS, at)
         left = 1.0
         if decay.mode == "exponential":
             left = decay.decayed(1.0, begins, ended) / max(ended - begins, 1) * decay.left(at - ended)
         counts = used * left
-        if own and decay.mode == "exponential":
+        if own and is_ours and decay.mode == "exponential":
             brought = decay.left(at - begins - SLICE_SECONDS)
             counts = sum(w * seconds for w, seconds in zip(weights, decayed, strict=True)) * brought / 3600
         found.append(Slice(datetime.fromtimestamp(begins, tz=UTC), used, counts, left))

@@ -114,7 +114,9 @@ def _quota_alerts(now: datetime) -> Iterator[Found]:
             )
             yield Found(AlertKind.NEARLY_FULL, subject, text, **concerns)
         if line.soft is not None and line.used > line.soft:
-            text = f"{whose}: {used} of {what} in use, above the soft limit of {_amount(line, line.soft)}."
+            text = (
+                f"{whose}: over the soft limit of {what} ({used} in use, limit {_amount(line, line.soft)})."
+            )
             yield Found(AlertKind.SOFT_PASSED, subject, text, **concerns)
 
 

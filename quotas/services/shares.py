@@ -28,8 +28,9 @@ Amounts = list[float]  # seconds of GPUs, cores, GiB; then the same decayed
 
 _ADD: Final = """
 INSERT INTO quotas_shareusage AS kept (project_id, user_id, starts_at,
-    gpu_seconds, cpu_seconds, memory_gib_seconds, gpu_decayed, cpu_decayed, memory_decayed)
-SELECT project, person, to_timestamp(starts), gpu, cpu, memory, gpu_left, cpu_left, memory_left
+    gpu_seconds, cpu_seconds, memory_gib_seconds, gpu_decayed, cpu_decayed, memory_decayed,
+    half_life_seconds, window_seconds)
+SELECT project, person, to_timestamp(starts), gpu, cpu, memory, gpu_left, cpu_left, memory_left, %s, %s
 FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::float8[], %s::float8[], %s::float8[],
     %s::float8[], %s::float8[], %s::float8[])
     AS added(project, person, starts, gpu, cpu, memory, gpu_left, cpu_left, memory_left)
@@ -39,18 +40,31 @@ ON CONFLICT (project_id, user_id, starts_at) DO UPDATE SET
     memory_gib_seconds = kept.memory_gib_seconds + excluded.memory_gib_seconds,
     gpu_decayed = kept.gpu_decayed + excluded.gpu_decayed,
     cpu_decayed = kept.cpu_decayed + excluded.cpu_decayed,
-    memory_decayed = kept.memory_decayed + excluded.memory_decayed
+    memory_decayed = kept.memory_decayed + excluded.memory_decayed,
+    half_life_seconds = {half_life}, window_seconds = {window}
 """
+#: A slice with parts of two half-lives is of none; so no reader takes the sum for more or less than it is.
+_KEEP_LABEL: Final = {
+    "half_life": "CASE WHEN kept.half_life_seconds = excluded.half_life_seconds THEN kept.half_life_seconds ELSE 0 END",
+    "window": "CASE WHEN kept.window_seconds = excluded.window_seconds THEN kept.window_seconds ELSE 0 END",
+}
+#: The recount makes a slice whole under its own.
+_NEW_LABEL: Final = {"half_life": "excluded.half_life_seconds", "window": "excluded.window_seconds"}
 
 
 def count_use(held: Iterable[Held]) -> None:
     """Add what has just ended; part of the transaction that ends it. Slices are locked in one fixed order."""
-    _add(_slices(held, share_rules()[0]))
+    decay, _ = share_rules()
+    _run(_adding(_slices(held, decay), decay))
 
 
 def statements_of_use(held: Iterable[Held]) -> list[Statement]:
     """The statement that does so, if there is anything to add."""
-    return _adding(_slices(held, share_rules()[0]))
+    spans = list(held)
+    if not spans:
+        return []
+    decay, _ = share_rules()
+    return _adding(_slices(spans, decay), decay)
 
 
 def _slices(held: Iterable[Held], decay: Decay) -> dict[Slice, Amounts]:
@@ -64,17 +78,20 @@ def _slices(held: Iterable[Held], decay: Decay) -> dict[Slice, Amounts]:
     return found
 
 
-def _add(slices: Mapping[Slice, Amounts]) -> None:
-    for sql, parameters in _adding(slices):
+def _run(statements: Iterable[Statement]) -> None:
+    for sql, parameters in statements:
         with connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
 
-def _adding(slices: Mapping[Slice, Amounts]) -> list[Statement]:
+def _adding(
+    slices: Mapping[Slice, Amounts], decay: Decay, labels: Mapping[str, str] = _KEEP_LABEL
+) -> list[Statement]:
     if not slices:
         return []
     rows = [(*key, *amounts) for key, amounts in sorted(slices.items())]
-    return [(_ADD, [list(column) for column in zip(*rows, strict=True)])]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return [(_ADD.format(**labels), [decay.half_life_seconds, decay.window_seconds, *columns])]
 
 
 # ------------------------------------------------------------------ the recount
@@ -86,7 +103,8 @@ _NOISE: Final = 1e-6
 
 _KEPT: Final = """
 SELECT project_id, user_id, extract(epoch FROM starts_at)::bigint,
-    gpu_seconds, cpu_seconds, memory_gib_seconds, gpu_decayed, cpu_decayed, memory_decayed
+    gpu_seconds, cpu_seconds, memory_gib_seconds, gpu_decayed, cpu_decayed, memory_decayed,
+    half_life_seconds, window_seconds
 FROM quotas_shareusage WHERE starts_at >= to_timestamp(%s)
 """
 
@@ -110,18 +128,22 @@ def recount_rows(decay: Decay) -> int:
         if len(connection.savepoint_ids) == 0:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(_KEPT, [since])
-        kept = {(row[0], row[1], row[2]): row[3:] for row in cursor.fetchall()}
+        rows = cursor.fetchall()
+        kept = {(row[0], row[1], row[2]): row[3:9] for row in rows}
+        label = (decay.half_life_seconds, decay.window_seconds)
+        relabelled = {(row[0], row[1], row[2]) for row in rows if row[9:] != label}
         made = _slices(share_source().ended_since(since), decay)
     found = {key: sums for key, sums in made.items() if key[2] >= since}
     wrong: dict[Slice, Amounts] = {}
     for key in found.keys() | kept.keys():
         now, right = kept.get(key, (0.0,) * 6), found.get(key, [0.0] * 6)
         less = [b - a for a, b in zip(now, right, strict=True)]
-        if any(abs(d) > 1e-3 + _NOISE * abs(b) for d, b in zip(less, right, strict=True)):
+        drifted = any(abs(d) > 1e-3 + _NOISE * abs(b) for d, b in zip(less, right, strict=True))
+        if drifted or key in relabelled:
             wrong[key] = less
     if wrong:
         with transaction.atomic():
-            _add(wrong)
+            _run(_adding(wrong, decay, _NEW_LABEL))
         log.warning("share_drift", slices=len(wrong), gpu_seconds=round(sum(d[0] for d in wrong.values()), 3))
         outbox.wake_planners()
     return len(wrong)
@@ -129,12 +151,14 @@ def recount_rows(decay: Decay) -> int:
 
 # ------------------------------------------------------------------ weights and limits
 
-Subject = Organization | Project | Membership
+Subject = Organization | Project | Membership | User
 #: What may be changed of each kind.
 EDITABLE: Final = {
     Organization: ("share_weight", "share_soft_percent", "share_hard_percent"),
     Project: ("share_weight", "share_soft_percent", "share_hard_percent"),
     Membership: ("share_weight",),
+    #: Of the turns that people take.
+    User: ("share_weight",),
 }
 
 
@@ -190,6 +214,7 @@ _KINDS: Final[dict[str, type[Subject]]] = {
     "organization": Organization,
     "project": Project,
     "member": Membership,
+    "user": User,
 }
 
 
@@ -197,10 +222,13 @@ def share_subject(user: User, kind: str, number: int) -> Subject:
     """What `ShareLine.edit` names, for somebody who may edit it; raises NotFound for all others."""
     model = _KINDS.get(kind)
     row = None
-    if model is not None:
+    # Who may not edit the weights of people learns no number of theirs.
+    if model is not None and (model is not User or permissions.may(user, "operate")):
         rows = model.objects.select_related("project", "user") if model is Membership else model.objects.all()
         row = rows.filter(pk=number).first()
-    if row is None or not (isinstance(row, Organization) or permissions.may(user, "view", _thing(row))):
+    if row is None or not (
+        isinstance(row, Organization | User) or permissions.may(user, "view", _thing(row))
+    ):
         raise NotFound(
             f"There is no such {kind[:20]}, or you may not see it.", way_out="See the tree of shares."
         )
@@ -209,7 +237,9 @@ def share_subject(user: User, kind: str, number: int) -> Subject:
 
 
 def _require(user: User, subject: Subject) -> None:
-    if not permissions.may(user, "operate"):
+    if isinstance(subject, User):
+        permissions.require(user, "operate")
+    elif not permissions.may(user, "operate"):
         permissions.require(user, "manage" if isinstance(subject, Membership) else "operate", _thing(subject))
 
 
@@ -218,6 +248,8 @@ def _thing(subject: Subject) -> Any:
 
 
 def _named(subject: Subject) -> str:
+    if isinstance(subject, User):
+        return subject.username
     return subject.user.username if isinstance(subject, Membership) else str(subject)
 
 

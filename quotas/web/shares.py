@@ -12,13 +12,13 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
 from accounts import permissions
-from accounts.models import Membership
+from accounts.models import Membership, Organization, Project, User
 from accounts.models.project import SHARE_RANGE
 from accounts.web.pages import page, reader
 from infra.errors import Conflict, InvalidInput
 from infra.plain_text import reason_of
 from quotas.core.decay import MODES, Decay
-from quotas.selectors.fair_share_report import ShareLine, standing
+from quotas.selectors.fair_share_report import ShareLine, limit_words, standing
 from quotas.selectors.fair_share_source import share_rules
 from quotas.selectors.usage_decay import fading
 from quotas.services.shares import EDITABLE, Subject, set_share, share_subject
@@ -91,6 +91,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "boxes": boxes_of(found.lines, [row.tone for row in drawn]),
         "fading": fading(user, at=found.at.timestamp(), decay=found.decay) if found.lines else (),
         "form": form,
+        "is_operator": permissions.may(user, "operate"),
         "modes": MODES,
         "half_life": f"{found.decay.half_life_seconds / 3600:g}",
         "window": f"{found.decay.window_seconds / 86_400:g}",
@@ -161,8 +162,14 @@ def edit(request: HttpRequest, kind: str, number: int) -> HttpResponse:
         "least": SHARE_RANGE[0],
         "most": SHARE_RANGE[1],
         "is_operator": permissions.may(user, "operate"),
+        "limit_words": _limit_words(subject),
     }
     return render(request, "quotas/share_edit.html", context, status=422 if trouble else 200)
+
+
+def _limit_words(subject: Subject) -> str:
+    """From which use the limits of a share bind; people have none."""
+    return limit_words(subject) if isinstance(subject, Organization | Project) else ""
 
 
 _LABELS: Final = {
@@ -188,6 +195,8 @@ def _in_words(now: dict[str, int | None]) -> str:
 
 
 def _name(subject: Subject) -> str:
+    if isinstance(subject, User):
+        return subject.username
     if isinstance(subject, Membership):
         return f"{subject.user.username} in {subject.project.name}"
     return subject.name

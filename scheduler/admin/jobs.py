@@ -45,6 +45,7 @@ ASKED = (
 )
 WHEN = (
     "created_at", "begin_at", "depends_until_at", "depends_on_timeout", "deadline_at",
+    "deadline_action", "wait_limit_seconds", "check_at",
     "eligible_at", "scheduled_at", "started_at", "completed_at",
 )  # fmt: skip
 ENDED = ("exit_code", "exit_signal", "end_text", "epoch", "restart_policy", "max_restarts", "preemptible")

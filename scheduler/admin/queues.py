@@ -18,9 +18,11 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.placement.plugins import PluginError, resolve
 from scheduler.core.policy import ISOLATION, OPTIONS, Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
+from scheduler.services.cluster.named_rows import WAY_OUT, ignored_in_queue
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import class_begins
+from scheduler.services.submission.job_spec import MAX_ASSEMBLY_SECONDS
 from scheduler.state.load.cluster_rows import OF_PREEMPTION, TIE_BREAKERS, preemption_of
 
 
@@ -30,15 +32,34 @@ class QueueForm(SettingsForm):
         fields = (
             "cluster", "name", "slug", "project", "partitions", "is_default", "priority", "profile",
             "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
+            "default_wait_seconds", "default_assembly_seconds",
             "results_days", "results_job_mib", "results_until_fetched", "isolation", "scratch_mib",
         )  # fmt: skip
+        help_texts = {
+            "default_wait_seconds": "Wait limit of jobs that name none: a job that has not started by then fails. "
+            "Empty: unlimited. Jobs that are in the queue keep theirs.",
+            "default_assembly_seconds": "Assembly timeout of jobs of several tasks that name none: how long nodes "
+            f"stay reserved while the job gathers more, at most {MAX_ASSEMBLY_SECONDS}. Empty: off.",
+            "profile": "How its jobs take turns among each other and where they go; empty: as the cluster's profile. "
+            "Backfill and preemption are the cluster's profile's alone.",
+        }
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
+        if (cleaned.get("default_assembly_seconds") or 0) > MAX_ASSEMBLY_SECONDS:
+            self.add_error("default_assembly_seconds", f"Exceeds the maximum, {MAX_ASSEMBLY_SECONDS}.")
+        profile, cluster = cleaned.get("profile"), cleaned.get("cluster")
+        if (
+            profile
+            and cluster
+            and profile.pk != cluster.profile_id
+            and (ignored := ignored_in_queue(profile, cluster.profile))
+        ):
+            self.add_error("profile", f"{ignored[:1].upper()}{ignored[1:]} {WAY_OUT}")
         default, longest = cleaned.get("default_wall_seconds"), cleaned.get("max_wall_seconds")
         if default and longest and default > longest:
             self.add_error("default_wall_seconds", f"Exceeds the maximum, {longest}.")
-        cluster, partitions = cleaned.get("cluster"), cleaned.get("partitions")
+        partitions = cleaned.get("partitions")
         foreign = [p.name for p in partitions or () if cluster and p.cluster_id != cluster.pk]
         if foreign:
             self.add_error("partitions", f"Not of this cluster: {', '.join(foreign)}.")
@@ -84,6 +105,7 @@ class QueueAdmin(SettingsAdmin):
                 "fields": (
                     ("max_concurrent_jobs", "max_pending_jobs"),
                     ("default_wall_seconds", "max_wall_seconds"),
+                    ("default_wait_seconds", "default_assembly_seconds"),
                     ("scratch_mib",),
                 )
             },
@@ -209,7 +231,9 @@ class ProfileForm(SettingsForm):
             f"{', '.join((*OPTIONS, ISOLATION))}.",
             "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
             "plugins": "A list of the names of installed plugins, in order.",
-            "preemption_enabled": "Whether jobs may be stopped for others.",
+            "backfill": "How jobs may pass others that wait; the profile of the cluster decides, so choose none, or "
+            "the cluster's, in the profile of a queue.",
+            "preemption_enabled": "Whether jobs may be stopped for others; the profile of the cluster decides.",
             "preemption": 'Preemption options, such as {"mode": "suspend", "grace_seconds": 120}; out of '
             f"{', '.join(OF_PREEMPTION)}.",
         }
@@ -231,7 +255,23 @@ class ProfileForm(SettingsForm):
             resolve(_policy({**cleaned, **given}), installed_plugins())
         except (ValueError, PluginError) as error:
             raise forms.ValidationError(f"Not a valid policy: {error}.") from error
+        self._refuse_what_queues_ignore({**cleaned, **given})
         return cleaned
+
+    def _refuse_what_queues_ignore(self, values: Mapping[str, Any]) -> None:
+        """A queue's own profile says nothing that only the cluster's decides."""
+        if self.instance.pk is None:
+            return
+        queues = Queue.objects.filter(profile=self.instance.pk).exclude(cluster__profile=self.instance.pk)
+        asked = SchedulerProfile(
+            **{
+                name: values.get(name)
+                for name in ("name", "backfill", "options", "preemption_enabled", "preemption")
+            }
+        )
+        for queue in queues.select_related("cluster__profile").order_by("slug"):
+            if ignored := ignored_in_queue(asked, queue.cluster.profile):
+                raise forms.ValidationError(f"Queue {queue.slug}: {ignored} {WAY_OUT}")
 
 
 @admin.register(SchedulerProfile)

@@ -38,6 +38,8 @@ NOT_UPLOADED: Final = "The uploaded folder could not be fetched to the node"
 PIECE_BYTES: Final = 4 * 1024 * 1024
 #: Folders within a task's: of the checkpoints that it makes, and with the one that it goes on from.
 CHECKPOINTS: Final = "checkpoints"
+#: The file in a task's folder that says how many tasks are left of its job, once that has changed.
+WORLD: Final = "world.json"
 RESTORED: Final = "restore"
 #: The folder within a task's with its secrets as files, and the variable that names it.
 SECRETS: Final = "secrets"
@@ -236,6 +238,8 @@ class SyncRequest(TypedDict):
     inventory: NotRequired[dict[str, Any]]
     #: The tasks that the server asked about with `describe`.
     described: NotRequired[list[Described]]
+    #: Tasks whose world file says that their job has become smaller, and the size in it: [task, epoch, size].
+    worlds: NotRequired[list[list[int]]]
 
 
 class SyncAnswer(TypedDict):
@@ -257,6 +261,8 @@ class SyncAnswer(TypedDict):
     files_wanted: NotRequired[bool]
     #: Tasks that somebody wants a checkpoint of now, as [task, epoch, number of the request].
     checkpoints: NotRequired[list[list[int]]]
+    #: Tasks whose job has become smaller, as [task, epoch, size, ranks that are left]: their world file says so.
+    worlds: NotRequired[list[list[Any]]]
     #: Tasks that the server does not know, as [task, epoch]: the next call says whose they are.
     describe: NotRequired[list[list[int]]]
 

@@ -20,6 +20,7 @@ from scheduler.agent.settings import Settings
 from scheduler.agent.shim_link import ShimLink
 from scheduler.agent.tasks.orders import task_order
 from scheduler.agent.tasks.task_table import TaskTable
+from scheduler.agent.tasks.world_file import write_world
 
 PATH: Final = "/api/v1/agent/sync"
 #: Beyond the time for which the server may hold a call.
@@ -49,6 +50,8 @@ class ServerSync:
         self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
         self._checkpoints, self._fetches = checkpoints, fetches
         self._lease_until = 0.0
+        #: Tasks that were told that their job has become smaller, with their epochs and the size.
+        self._worlds: dict[int, tuple[int, int]] = {}
         #: The tasks that the server did not know, at its last answer to `poll`.
         self._to_describe: list[list[int]] = []
         #: Set when somebody wants files of a job on this node.
@@ -60,6 +63,9 @@ class ServerSync:
         if (inventory := self._inventory.to_send()) is not None:
             request["inventory"] = inventory
         asked = [self._table.get(task, epoch) for task, epoch in self._to_describe]
+        known = {task for task, _ in request["known"]}
+        self._worlds = {task: told for task, told in self._worlds.items() if task in known}
+        request["worlds"] = [[task, *told] for task, told in self._worlds.items()]
         if described := [entry.described() for entry in asked if entry is not None]:
             request["described"] = described
         answer = self._call(client, request)
@@ -111,6 +117,10 @@ class ServerSync:
         for task, epoch, number in answer.get("checkpoints", ()):
             if (entry := self._table.get(task, epoch)) is not None:
                 self._checkpoints.ask(entry, number)
+        for task, epoch, size, ranks in answer.get("worlds", ()):
+            entry = self._table.get(task, epoch)
+            if entry is not None and not entry.ended and write_world(entry, size, ranks):
+                self._worlds[task] = (epoch, size)
         if answer["verify"]:
             self._table.verify(answer["verify"])
         if answer.get("files_wanted"):

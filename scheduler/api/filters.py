@@ -13,6 +13,7 @@ from infra.api.rest import unknown_filters
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.core.lifecycle import FailureClass, JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
+from scheduler.deadlines import in_deadline_state, job_states
 from scheduler.models import Allocation, Job, Queue
 from scheduler.models.job import JobQuerySet
 
@@ -41,6 +42,11 @@ class JobFilter(django_filters.FilterSet):
     failure_class = django_filters.MultipleChoiceFilter(
         choices=[(one.value, one.value) for one in FailureClass],
         help_text="Why the last ended attempt did not succeed; may be repeated.",
+    )
+    deadline = django_filters.ChoiceFilter(
+        choices=job_states(),
+        method="by_deadline",
+        help_text="Jobs with a deadline that stand to it like this.",
     )
     reason_category = django_filters.ChoiceFilter(
         choices=[(c.value, c.value) for c in ReasonCategory], method="by_category"
@@ -96,6 +102,9 @@ class JobFilter(django_filters.FilterSet):
 
     def by_category(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         return jobs.pending().filter(reason_category=value)
+
+    def by_deadline(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
+        return in_deadline_state(jobs, value)
 
     def by_node(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         held = Allocation.objects.held().filter(node__name=value)

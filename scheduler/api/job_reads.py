@@ -17,14 +17,15 @@ from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.jobs import JobView
 from scheduler.api.serializers import (
+    CauseSerializer,
     JobEventSerializer,
     JobRequestSerializer,
     LogSerializer,
     moment,
     reason_times,
 )
-from scheduler.core.lifecycle import JobState, PublicState
-from scheduler.models import Job
+from scheduler.core.lifecycle import FailureClass, JobState, PublicState, TaskState
+from scheduler.models import Job, Task
 from scheduler.selectors import visible_jobs
 from scheduler.services.jobs.logs import MERGED, STREAMS, read_log
 from scheduler.services.jobs.usage import STEP_SECONDS, usage_of
@@ -47,6 +48,53 @@ class JobEvents(JobView):
         """What happened to a job, oldest first."""
         page = self.paginate_queryset(self.find(request, ref).events.select_related("actor"))
         return self.get_paginated_response(JobEventSerializer(page, many=True).data)
+
+
+class MemberSerializer(serializers.Serializer[Any]):
+    """One task of the latest attempt of a job."""
+
+    attempt = serializers.IntegerField()
+    rank = serializers.IntegerField()
+    node = serializers.CharField()
+    state = serializers.ChoiceField([state.value for state in TaskState])
+    suspended = serializers.BooleanField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True)
+    exit_signal = serializers.IntegerField(allow_null=True)
+    end_text = serializers.CharField(help_text="Why it ended as it did; may be empty.")
+    failure_class = serializers.ChoiceField([one.value for one in FailureClass], allow_null=True)
+
+    def to_representation(self, task: Task) -> dict[str, Any]:
+        return {
+            "attempt": task.attempt.epoch,
+            "rank": task.rank,
+            "node": task.node.name,
+            "state": str(task.state),
+            "suspended": task.suspended,
+            "started_at": moment(task.started_at),
+            "ended_at": moment(task.ended_at),
+            "exit_code": task.exit_code,
+            "exit_signal": task.exit_signal,
+            "end_text": task.end_text,
+            "failure_class": task.failure_class or None,
+        }
+
+
+class JobMembers(JobView):
+    """`/jobs/{id}/members`"""
+
+    pagination_class = NewestFirst
+    page_ordering = ("pk",)
+    required_scopes = {"GET": "jobs:read"}
+
+    @extend_schema(operation_id="jobs_members", responses=MemberSerializer(many=True))
+    def get(self, request: Request, ref: str) -> Response:
+        """The tasks of the latest attempt, with where each runs, its state, and how it ended; none before the start."""
+        job = self.find(request, ref)
+        tasks = Task.objects.filter(attempt__job=job, attempt__epoch=job.epoch)
+        page = self.paginate_queryset(tasks.select_related("attempt", "node"))
+        return self.get_paginated_response(MemberSerializer(page, many=True).data)
 
 
 class JobLogs(JobView):
@@ -225,7 +273,41 @@ def with_moments(found: dict[str, Any]) -> dict[str, Any]:
     if found["start"] is not None:
         for name in ("p10_at", "p50_at", "p90_at", "computed_at"):
             found["start"][name] = moment(found["start"][name])
+    if found.get("placement"):
+        found["placement"]["at"] = moment(found["placement"]["at"])
     return found
+
+
+class ScoredNodeSerializer(serializers.Serializer[Any]):
+    node_id = serializers.IntegerField()
+    name = serializers.CharField()
+    chosen = serializers.BooleanField(
+        help_text="false: a node that it might have had instead, the best of these first."
+    )
+    total = serializers.IntegerField(help_text="The weighted mean of its parts, 0 to 100.")
+    parts = serializers.DictField(child=serializers.IntegerField(), help_text="Points by scorer, 0 to 100.")
+
+
+class PlacementBasisSerializer(serializers.Serializer[Any]):
+    """Why a job that has started runs where it does, from the recording of the cycle that started it."""
+
+    cycle = serializers.IntegerField(allow_null=True)
+    at = serializers.DateTimeField(allow_null=True)
+    order = serializers.CharField(
+        allow_blank=True, help_text="The policy by which jobs of its queue take turns."
+    )
+    placement = serializers.CharField(allow_blank=True, help_text="The strategy that weighs the parts.")
+    backfill = serializers.CharField(allow_blank=True)
+    place = serializers.IntegerField(help_text="Its place among the starts of the cycle, 1 = the first.")
+    starts = serializers.IntegerField()
+    gates = serializers.ListField(
+        child=serializers.DictField(), help_text="Filters, with the nodes that each left."
+    )
+    nodes = ScoredNodeSerializer(many=True)
+    exact = serializers.BooleanField(
+        help_text="Whether the first node has the recorded score; false: other jobs were placed in between."
+    )
+    unknown = serializers.CharField(allow_blank=True, help_text="Why this is not known any more.")
 
 
 class WhySerializer(serializers.Serializer[Any]):
@@ -236,6 +318,7 @@ class WhySerializer(serializers.Serializer[Any]):
     reason_code = serializers.CharField()
     category = serializers.CharField()
     details = serializers.DictField(allow_null=True)
+    cause = CauseSerializer(allow_null=True)
     times = serializers.DictField(
         child=serializers.DateTimeField(), help_text="Times among the details, by name, such as begin_at."
     )
@@ -251,6 +334,7 @@ class WhySerializer(serializers.Serializer[Any]):
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     snapshot_at = serializers.DateTimeField(allow_null=True)
+    placement = PlacementBasisSerializer(allow_null=True)
 
 
 class JobWhy(JobView):
@@ -312,6 +396,10 @@ class PreviewSerializer(serializers.Serializer[Any]):
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
     elements = serializers.IntegerField()
+    deadline = serializers.CharField(
+        allow_blank=True,
+        help_text="Why the job is likely to miss its deadline; empty: it is not, or has none.",
+    )
     restarts = serializers.CharField(
         allow_blank=True, help_text="The effect of restart_policy never on the job."
     )

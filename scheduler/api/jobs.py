@@ -72,7 +72,7 @@ def new_job(job: Job, *, waits: bool) -> dict[str, Any]:
     """A job that was just written, whole; unless it `waits` for others, nothing of it has to be read."""
     nothing_yet = ("attempts",) if waits else ("attempts", "dependencies")
     job._prefetched_objects_cache = {name: [] for name in nothing_yet}  # type: ignore[attr-defined]
-    return whole_job(job, priority_names())
+    return whole_job(job, priority_names(), is_new=True)
 
 
 def location_of(job: Job) -> str:

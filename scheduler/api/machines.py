@@ -71,6 +71,14 @@ class IsolationSerializer(serializers.Serializer[Any]):
     people = serializers.BooleanField(help_text=HOLDS["people"])
     processes = serializers.BooleanField(help_text=HOLDS["processes"])
     amounts = serializers.BooleanField(help_text=HOLDS["amounts"])
+    disk = serializers.BooleanField(
+        help_text="The kernel bounds what a job fills of the disk, by project quotas; false: it is measured. "
+        "Not part of the level."
+    )
+    secrets_in_memory = serializers.BooleanField(
+        allow_null=True,
+        help_text="Secret files are in memory; false: on the disk while a job runs; null: the agent does not say it.",
+    )
     means = serializers.ListField(child=serializers.CharField(), help_text="Means of isolation.")
     missing = serializers.ListField(
         child=serializers.CharField(), help_text="Missing means of isolation, and why."
@@ -160,7 +168,14 @@ class NodeSerializer(serializers.Serializer[Any]):
 def isolation_of(node: Node) -> dict[str, Any]:
     facts = {name: bool(node.isolation.get(name)) for name in HOLDS}
     means, missing = node.isolation.get("means", []), node.isolation.get("missing", [])
-    return {"level": level_of(node.isolation), **facts, "means": means, "missing": missing}
+    return {
+        "level": level_of(node.isolation),
+        **facts,
+        "disk": bool(node.isolation.get("disk")),
+        "secrets_in_memory": node.isolation.get("secrets_in_memory"),
+        "means": means,
+        "missing": missing,
+    }
 
 
 def amount(total: float, used: float) -> dict[str, float]:

@@ -13,11 +13,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.selectors import project_by_ref
+from infra.api.fields import ChoiceField
 from infra.api.rest import NewestFirst, check_known
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, JobState, PublicState
+from scheduler.deadline_report import MOST_DAYS, Quantiles, deadline_report
 from scheduler.job_lists import Count, queue_totals, state_counts
 from scheduler.models import Queue
 from scheduler.models.queue import ISOLATION_CHOICES
@@ -54,6 +56,12 @@ class QueueSerializer(serializers.Serializer[Any]):
     max_pending_jobs = serializers.IntegerField(allow_null=True)
     default_wall_seconds = serializers.IntegerField(allow_null=True)
     max_wall_seconds = serializers.IntegerField(allow_null=True)
+    default_wait_seconds = serializers.IntegerField(
+        allow_null=True, help_text="wait_limit of jobs that name none; null: unlimited."
+    )
+    default_assembly_seconds = serializers.IntegerField(
+        allow_null=True, help_text="assembly_timeout of jobs of several tasks that name none; null: off."
+    )
     results_days = serializers.IntegerField(
         allow_null=True, help_text="null: the site's setting; 0: unlimited."
     )
@@ -98,6 +106,8 @@ class QueueSerializer(serializers.Serializer[Any]):
             "max_pending_jobs": queue.max_pending_jobs,
             "default_wall_seconds": queue.default_wall_seconds,
             "max_wall_seconds": queue.max_wall_seconds,
+            "default_wait_seconds": queue.default_wait_seconds,
+            "default_assembly_seconds": queue.default_assembly_seconds,
             "results_days": queue.results_days,
             "results_job_mib": queue.results_job_mib,
             "results_until_fetched": queue.results_until_fetched,
@@ -121,11 +131,15 @@ class QueueChangeSerializer(serializers.Serializer[Any]):
     max_pending_jobs = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     default_wall_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
     max_wall_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+    default_wait_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
+    default_assembly_seconds = serializers.IntegerField(
+        min_value=1, max_value=86_400, required=False, allow_null=True
+    )
     results_days = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_job_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_until_fetched = serializers.BooleanField(required=False, allow_null=True)
     scratch_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
-    isolation = serializers.ChoiceField(choices=ISOLATION_CHOICES, required=False)
+    isolation = ChoiceField(choices=ISOLATION_CHOICES, required=False)
 
 
 def _counted(queues: Sequence[Queue]) -> dict[str, Any]:
@@ -212,6 +226,70 @@ class QueueDetail(ApiView):
             problems.append(FieldProblem("generation", "Must be a whole number.", "not-a-number"))
         if problems:
             raise InvalidInput(message=problems[0].message, problems=problems)
+
+
+class SecondsSerializer(serializers.Serializer[Any]):
+    median = serializers.IntegerField()
+    high = serializers.IntegerField(help_text="90th percentile")
+    highest = serializers.IntegerField(help_text="maximum of late_by, 99th percentile of waits")
+
+
+class DeadlineReportSerializer(serializers.Serializer[Any]):
+    """How a queue kept the deadlines of its jobs. Times in seconds."""
+
+    queue = serializers.CharField()
+    days = serializers.IntegerField()
+    jobs = serializers.IntegerField(help_text="Jobs with a deadline in these days.")
+    met = serializers.IntegerField(help_text="Completed before their deadline.")
+    missed = serializers.IntegerField(help_text="late and failed together.")
+    late = serializers.IntegerField(help_text="Not over at their deadline.")
+    failed = serializers.IntegerField(help_text="Failed before their deadline.")
+    cancelled = serializers.IntegerField(help_text="Cancelled before their deadline.")
+    met_percent = serializers.IntegerField(allow_null=True, help_text="Of met and missed.")
+    ahead = serializers.IntegerField(help_text="Pending or running, with a deadline ahead.")
+    late_by = SecondsSerializer(allow_null=True)
+    waits = SecondsSerializer(allow_null=True, help_text="From submission to the first start.")
+
+
+class QueueDeadlines(ApiView):
+    """`/queues/{id}/deadlines`"""
+
+    queryset = Queue.objects.none()
+    serializer_class = DeadlineReportSerializer
+    required_scopes = {"GET": "jobs:read"}
+    schema_tags = ["queues"]
+
+    @extend_schema(
+        operation_id="queues_deadlines",
+        parameters=[
+            OpenApiParameter("days", int, description=f"The last days, 1 to {MOST_DAYS}; 7 if left out.")
+        ],
+        responses=DeadlineReportSerializer,
+    )
+    def get(self, request: Request, ref: str) -> Response:
+        """Deadlines of the last days: met, missed, by how much, and how long jobs waited."""
+        check_known(request, "days")
+        queue = queue_by_ref(person(request), ref)
+        asked = request.query_params.get("days", "7")
+        if not (asked.isascii() and asked.isdecimal() and len(asked) < 4 and 1 <= int(asked) <= MOST_DAYS):
+            problem = FieldProblem("days", f"Must be a whole number from 1 to {MOST_DAYS}.", "out-of-range")
+            raise InvalidInput(message=problem.message, status=400, problems=[problem])
+        found = deadline_report(queue.pk, days=int(asked))
+        names = ("days", "jobs", "met", "missed", "late", "failed", "cancelled", "met_percent", "ahead")
+        return Response(
+            {
+                "queue": queue.slug,
+                **{name: getattr(found, name) for name in names},
+                "late_by": _seconds(found.late_by),
+                "waits": _seconds(found.waits),
+            }
+        )
+
+
+def _seconds(found: Quantiles | None) -> dict[str, int] | None:
+    if found is None:
+        return None
+    return {"median": found.half, "high": found.most, "highest": found.longest}
 
 
 class QueueSummaryItemSerializer(serializers.Serializer[Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,13 +12,23 @@ from rest_framework import serializers
 from infra.times_in_text import written
 from quotas.core.resources import MIB
 from scheduler.api.schema import serializer_of
-from scheduler.core.lifecycle import FailureClass, PackLevel, PublicState, RestartPolicy, TaskFailure
+from scheduler.core.lifecycle import (
+    DeadlineAction,
+    FailureClass,
+    PackLevel,
+    PublicState,
+    RestartPolicy,
+    TaskFailure,
+)
 from scheduler.core.qos import QOS_WORDS
-from scheduler.core.reason_codes import ReasonCategory
+from scheduler.core.reason_codes import ReasonCategory, ReasonCode
+from scheduler.core.reasons.causes import CauseCode, cause_of
 from scheduler.core.snapshot.constraints import NUMA_WORDS
+from scheduler.deadlines import DeadlineState, outlook
 from scheduler.job_lists import JobRow, ListedJob
-from scheduler.models import Job, JobEvent, WaitEnd
+from scheduler.models import Attempt, Job, JobEvent, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
+from scheduler.services.planning.forecasts import expected_runtime
 from scheduler.services.submission.fields_task import qos_word
 from scheduler.services.submission.job_spec import JOB
 
@@ -35,11 +46,21 @@ def priority_band(value: int) -> str:
     return "low" if value <= 33 else "normal" if value <= 66 else "high"
 
 
+class CauseSerializer(serializers.Serializer[Any]):
+    """What to change so that the job starts or waits for something else."""
+
+    code = serializers.ChoiceField([c.value for c in CauseCode])
+    subject = serializers.CharField(
+        allow_blank=True, help_text="What the code is about, such as a taint, a label, a node or a resource."
+    )
+
+
 class ReasonSerializer(serializers.Serializer[Any]):
     code = serializers.CharField()
     category = serializers.ChoiceField([c.value for c in ReasonCategory])
     text = serializers.CharField(help_text="Times in it are RFC 3339 in UTC.")
     details = serializers.DictField()
+    cause = CauseSerializer()
     times = serializers.DictField(
         child=serializers.DateTimeField(), help_text="Times of the reason by name, such as begin_at."
     )
@@ -83,6 +104,31 @@ class LikelyStartSerializer(serializers.Serializer[Any]):
     p90_at = serializers.DateTimeField(allow_null=True)
     unknown = serializers.CharField(allow_blank=True)
     computed_at = serializers.DateTimeField()
+
+
+class DeadlineOutlookSerializer(serializers.Serializer[Any]):
+    """Whether the job meets its deadline, as far as time limit and forecast say."""
+
+    state = serializers.ChoiceField(
+        [state.value for state in DeadlineState],
+        help_text="on-time and late: pending or running; met and missed: the deadline is settled.",
+    )
+    late_seconds = serializers.IntegerField(
+        help_text="By how much it is or may be late; negative: before it."
+    )
+    text = serializers.CharField()
+
+
+class ExpectedRuntimeSerializer(serializers.Serializer[Any]):
+    """How long a job without a time limit is expected to run. It is for planning only: the job is not stopped."""
+
+    seconds = serializers.IntegerField(
+        help_text="Median of the earlier runs; once it has started, as planned."
+    )
+    planned_seconds = serializers.IntegerField(help_text="What the planner counts with.")
+    runs = serializers.IntegerField(help_text="Earlier runs it is from; 0: UNLIMITED_JOB_SECONDS.")
+    version = serializers.IntegerField(allow_null=True, help_text="Of the prediction; null after the start.")
+    source = serializers.CharField()  # type: ignore[assignment]
 
 
 class BoostSerializer(serializers.Serializer[Any]):
@@ -136,6 +182,9 @@ class JobSerializer(serializers.Serializer[Any]):
     numa = serializers.ChoiceField(NUMA_WORDS, help_text="one: each task in one NUMA domain, or it waits.")
     extras = serializers.DictField(child=serializers.IntegerField())
     time_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
+    expected_runtime = ExpectedRuntimeSerializer(
+        allow_null=True, help_text="null: it has a time limit, or was just submitted."
+    )
     env = serializers.DictField(
         child=serializers.CharField(allow_null=True),
         help_text="Values are null for all but its owner and the leads of its project: they may be secrets.",
@@ -180,6 +229,11 @@ class JobSerializer(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField()
     begin_at = serializers.DateTimeField(allow_null=True)
     deadline = serializers.DateTimeField(allow_null=True)
+    deadline_action = serializers.ChoiceField([action.value for action in DeadlineAction])
+    deadline_outlook = DeadlineOutlookSerializer(
+        allow_null=True, help_text="null: no deadline, or cancelled before it."
+    )
+    wait_limit = serializers.IntegerField(allow_null=True, help_text="seconds")
     eligible_at = serializers.DateTimeField(allow_null=True)
     scheduled_at = serializers.DateTimeField(allow_null=True)
     started_at = serializers.DateTimeField(allow_null=True)
@@ -213,6 +267,7 @@ class JobRowSerializer(JobSerializer):
     env = None  # type: ignore[assignment]
     secrets = None  # type: ignore[assignment]
     upload = None  # type: ignore[assignment]
+    expected_runtime = None  # type: ignore[assignment]
 
     def to_representation(self, job: Any) -> dict[str, Any]:
         listed: ListedJob = job
@@ -222,8 +277,11 @@ class JobRowSerializer(JobSerializer):
         }
 
 
-def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
-    """All that an answer says about one job; `priority_names` are (value, name) of the priority classes."""
+def whole_job(job: Job, priority_names: Any, *, is_new: bool = False) -> dict[str, Any]:
+    """All that an answer says about one job; `priority_names` are (value, name) of the priority classes.
+
+    Nothing is read for the expected run time of a job that `is_new`.
+    """
     attempts = sorted(job.attempts.all(), key=lambda attempt: attempt.epoch)
     held = attempts[-1].allocations.all() if attempts else []
     return {
@@ -233,6 +291,7 @@ def whole_job(job: Job, priority_names: Any) -> dict[str, Any]:
         "env": job.env,
         "secrets": job.secrets,
         "upload": str(job.upload) if job.upload else None,
+        "expected_runtime": None if is_new else _expected_runtime(job, attempts[-1] if attempts else None),
         **_relations(job.dependencies.all(), held),
     }
 
@@ -301,7 +360,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "preemptible": job.preemptible,
         "created_at": moment(job.created_at),
         "begin_at": moment(job.begin_at),
-        "deadline": moment(job.deadline_at),
+        **_deadline_of(job),
         "eligible_at": moment(job.eligible_at),
         "scheduled_at": moment(job.scheduled_at),
         "started_at": moment(job.started_at),
@@ -314,6 +373,16 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "failure_class": job.failure_class or None,
         "attempt": job.epoch,
         "submitted_via": job.submitted_via,
+    }
+
+
+def _deadline_of(job: Job | JobRow) -> dict[str, Any]:
+    """By when it is to be over and to have started, and whether it will."""
+    return {
+        "deadline": moment(job.deadline_at),
+        "deadline_action": str(job.deadline_action),
+        "deadline_outlook": _outlook(job),
+        "wait_limit": job.wait_limit_seconds,
     }
 
 
@@ -332,6 +401,11 @@ def class_name(priority: int, names: Any) -> str | None:
     return next((name for value, name in names if value <= priority), None)
 
 
+def _expected_runtime(job: Job, latest: Attempt | None) -> dict[str, Any] | None:
+    found = expected_runtime(job, latest)
+    return None if found is None else asdict(found) | {"source": found.source}
+
+
 def _likely_start(job: Job | JobRow) -> dict[str, Any] | None:
     row = job.likely_start
     if row is None:
@@ -343,6 +417,13 @@ def _likely_start(job: Job | JobRow) -> dict[str, Any] | None:
         "unknown": row.unknown,
         "computed_at": moment(row.computed_at),
     }
+
+
+def _outlook(job: Job | JobRow) -> dict[str, Any] | None:
+    found = outlook(job)
+    if found is None:
+        return None
+    return {"state": found.state.value, "late_seconds": found.seconds, "text": found.text}
 
 
 def reason_times(details: Mapping[str, Any]) -> dict[str, str]:
@@ -364,6 +445,7 @@ def _reason(job: Job | JobRow) -> dict[str, Any] | None:
         "category": job.reason_category,
         "text": job.reason_text,
         "details": job.reason_details,
+        "cause": cause_of(ReasonCode(job.reason_code), job.reason_details)._asdict(),
         "times": reason_times(job.reason_details),
     }
 

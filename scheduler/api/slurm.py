@@ -56,6 +56,7 @@ LETTERS: Final[dict[JobState, str]] = {
 #: Slurm's words for our reasons.
 REASONS: Final[dict[str, str]] = {
     ReasonCode.NO_MATCHING_NODE: "ReqNodeNotAvail",
+    ReasonCode.NODES_UNAVAILABLE: "ReqNodeNotAvail",
     ReasonCode.EXCEEDS_MAX_QUOTA: "AssocMaxJobsLimit",
     ReasonCode.EXCEEDS_MAX_WALLTIME: "PartitionTimeLimit",
     ReasonCode.DEPENDENCY_NEVER_SATISFIED: "DependencyNeverSatisfied",

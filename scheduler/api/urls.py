@@ -55,6 +55,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         jobs.CancelElement.as_view(),
         name="api-job-element-cancel",
     ),
+    re_path(rf"^jobs/{JOB}/members$", job_reads.JobMembers.as_view(), name="api-job-members"),
     re_path(rf"^jobs/{JOB}/logs$", job_reads.JobLogs.as_view(), name="api-job-logs"),
     re_path(rf"^jobs/{JOB}/artifacts$", artifacts.JobArtifacts.as_view(), name="api-job-artifacts"),
     re_path(
@@ -133,5 +134,8 @@ for prefix, module in [
     if find_spec(module):
         urlpatterns.append(path(prefix, include(module)))
 
+urlpatterns.append(
+    path("queues/<str:ref>/deadlines", queues.QueueDeadlines.as_view(), name="api-queue-deadlines")
+)
 urlpatterns.append(path("queues/<str:ref>", queues.QueueDetail.as_view(), name="api-queue-detail"))
 urlpatterns.append(re_path(r"^(?P<path>.*)$", api_not_found))

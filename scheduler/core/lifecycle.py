@@ -27,7 +27,7 @@ class JobState(StrEnum):
     QUEUED = "queued"
     RESERVED = "reserved"  # a gang being assembled
     SCHEDULED = "scheduled"  # has nodes; its agents have not reported yet
-    STARTING = "starting"
+    STARTING = "starting"  # an agent accepted it a while ago, and no process has begun
     RUNNING = "running"
     CHECKPOINTING = "checkpointing"
     PREEMPTING = "preempting"
@@ -88,10 +88,10 @@ _ENDS = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     _S.CREATED: frozenset({_S.HELD, _S.BLOCKED, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
     #: An operator's hold takes the place of the owner's.
-    _S.HELD: frozenset({_S.HELD, _S.BLOCKED, _S.QUEUED, _S.CANCELLED}),
+    _S.HELD: frozenset({_S.HELD, _S.BLOCKED, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
     _S.BLOCKED: frozenset({_S.HELD, _S.QUEUED, _S.CANCELLED, _S.FAILED}),
     _S.QUEUED: frozenset({_S.HELD, _S.BLOCKED, _S.RESERVED, _S.SCHEDULED, _S.CANCELLED, _S.FAILED}),
-    _S.RESERVED: frozenset({_S.QUEUED, _S.SCHEDULED, _S.HELD, _S.CANCELLED}),
+    _S.RESERVED: frozenset({_S.QUEUED, _S.SCHEDULED, _S.HELD, _S.CANCELLED, _S.FAILED}),
     _S.SCHEDULED: frozenset({_S.STARTING, _S.RUNNING, _S.STOPPING, _S.PREEMPTING, _S.QUEUED}) | _ENDS,
     _S.STARTING: frozenset({_S.RUNNING, _S.STOPPING, _S.PREEMPTING, _S.QUEUED}) | _ENDS,
     _S.RUNNING: frozenset({_S.CHECKPOINTING, _S.PREEMPTING, _S.STOPPING, _S.MIGRATING, _S.QUEUED}) | _ENDS,
@@ -99,7 +99,7 @@ MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     _S.PREEMPTING: frozenset({_S.PREEMPTED, _S.SUSPENDED, _S.STOPPING, _S.QUEUED}) | _ENDS,
     _S.STOPPING: _ENDS,
     _S.MIGRATING: frozenset({_S.RUNNING, _S.STOPPING, _S.QUEUED}) | _ENDS,
-    _S.PREEMPTED: frozenset({_S.QUEUED, _S.HELD, _S.CANCELLED}),
+    _S.PREEMPTED: frozenset({_S.QUEUED, _S.HELD, _S.CANCELLED, _S.FAILED}),
     #: It is suspended on its nodes: it goes on, or ends as any that holds something.
     _S.SUSPENDED: frozenset({_S.RUNNING, _S.PREEMPTING, _S.STOPPING, _S.QUEUED}) | _ENDS,
     _S.COMPLETED: frozenset(),
@@ -111,8 +111,8 @@ MOVES: Final[dict[JobState, frozenset[JobState]]] = {
 class AttemptState(StrEnum):
     """One try of a job, as the backend sees it."""
 
-    ASSIGNED = "assigned"  # written by the planner; no agent has taken it yet
-    STARTING = "starting"
+    ASSIGNED = "assigned"  # written by the planner; its tasks say whether an agent has taken them
+    STARTING = "starting"  # taken a while ago
     RUNNING = "running"
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
@@ -156,6 +156,7 @@ class StopReason(StrEnum):
 
     CANCELLED = "cancelled"
     TIME_LIMIT = "time_limit"
+    DEADLINE = "deadline"  # its deadline has passed, and it asked to be ended then
     PREEMPTED = "preempted"
     DRAINED = "drained"
     EVICTED = "evicted"  # its node got a taint that it does not tolerate
@@ -192,6 +193,13 @@ class TaskFailure(StrEnum):
     FAIL = "fail"  # the others are stopped; the restart policy says what then
     REQUEUE = "requeue"  # the others are stopped, and the job waits to start again
     CONTINUE = "continue"  # the others go on while they are enough
+
+
+class DeadlineAction(StrEnum):
+    """What becomes of a job at its deadline."""
+
+    NONE = "none"  # nothing: its owner is notified
+    END = "end"  # removed when it can no longer end in time, stopped when it runs at the deadline
 
 
 class ElementState(StrEnum):

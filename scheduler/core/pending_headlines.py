@@ -45,7 +45,8 @@ def explain_rows(
         elif (turns := starter.turn_reasons(here)) is not None:
             for some, facts in turns:
                 decisions.add(some, decide(ReasonCode.PRIORITY, queue=queue, **facts))
-        else:
+            here = here[decisions.is_clear[here]]
+        if not strict[queue_row] and len(here):
             decisions.add(here, decide(ReasonCode.NOT_EVALUATED_YET, queue=queue))
 
 

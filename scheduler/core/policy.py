@@ -26,6 +26,9 @@ TIE_BREAKERS: Final = ("eligible_ms", "submitted_ms", "-priority", "tasks", "tim
 #: What may add to a job's priority, each from 0 to 1 times its weight (`ordering.factors`).
 FACTORS: Final = ("priority", "queue", "age", "size", "fairshare")
 
+#: What of a job's priority orders it under "priority": the number, or its band (Low to 33, Normal to 66, High).
+PRIORITIES_BY: Final = ("number", "band")
+
 #: How fair share counts: as a tree where there is one ("auto"), by projects alone, or always as a tree.
 SHARES: Final = ("auto", "flat", "tree")
 
@@ -75,6 +78,9 @@ class Policy:
     `factors` are (factor, weight) pairs; with any, "priority" orders by their weighted sum instead of queue, then
     job. Age counts up to `age_cap_seconds`. `tenant` is who takes turns under "fair_queue".
 
+    `priority_by` "band": under "priority" without factors, jobs of one band (Low 0 to 33, Normal 34 to 66, High 67 to
+    100) start first in, first out.
+
     `backfill` "none": a later job starts whenever it fits. "easy": only if it does not move the expected start
     of the first that does not fit. "conservative": of the first `backfill_promises`. "aggressive": as easy, but
     that start may move by up to `backfill_delay_seconds` in all. "deadline": of the first, and of jobs with a
@@ -120,6 +126,7 @@ class Policy:
     #: (queue id, its own policy) of queues that have one: it says how their jobs take turns among each other, where
     #: they go, and whether they may pass others. What concerns all, backfill and preemption, is the cluster's.
     queues: tuple[tuple[int, Policy], ...] = ()
+    priority_by: str = "number"
 
     def of_queue(self, queue_id: int) -> Policy:
         """By what the jobs of a queue are planned."""
@@ -133,6 +140,10 @@ class Policy:
             raise ValueError("a score weight must be above 0")
         if self.age_cap_seconds < 1:
             raise ValueError("age must be capped at 1 second or more")
+        if self.priority_by == "band" and (self.name != "priority" or self.factors):
+            raise ValueError(
+                'bands order jobs under the policy "priority" without factors; leave "priority_by" out, or change these'
+            )
         if self.backfill != "none" and self.strict_order:
             raise ValueError("a strict order has no backfill")
         if self.resize_seconds < 0:
@@ -154,6 +165,7 @@ class Policy:
             ("filter", self.filters, FILTERS),
             ("factor", tuple(name for name, _ in self.factors), FACTORS),
             ("tenant", (self.tenant,), TENANTS),
+            ("way to order by priority", (self.priority_by,), PRIORITIES_BY),
             ("way to count shares", (self.shares,), SHARES),
             ("backfill", (self.backfill,), BACKFILLS),
             ("backfill order", (self.backfill_order,), BACKFILL_ORDERS),
@@ -169,6 +181,7 @@ OPTIONS: Final = (
     "factors",
     "age_cap_seconds",
     "tenant",
+    "priority_by",
     "shares",
     "backfill_order",
     "backfill_promises",
@@ -178,6 +191,10 @@ OPTIONS: Final = (
     "assemblies",
     "resize_seconds",
 )
+
+
+#: Those that are a word; the others but "factors" are whole numbers.
+_TEXTS: Final = frozenset({"packing", "tenant", "shares", "backfill_order", "priority_by"})
 
 
 def without_plugins(policy: Policy, names: Collection[str]) -> Policy:
@@ -242,7 +259,7 @@ def options_of(written: Mapping[str, Any], classes: Mapping[str, int] | None = N
                     '"factors" is an object of whole numbers, such as {"age": 2, "priority": 10}'
                 )
             words[name] = tuple(sorted(value.items()))
-        elif type(value) is not (str if name in {"packing", "tenant", "shares", "backfill_order"} else int):
+        elif type(value) is not (str if name in _TEXTS else int):
             raise ValueError(f"the option {name!r} cannot be {value!r}")
         else:
             words[name] = value

@@ -60,7 +60,7 @@ class BackfillPass:
         lengths = lengths_ms(snapshot.pending.time_limit_seconds, bounds)
         self._ends_ms = np.where(lengths == FOREVER_MS, FOREVER_MS, snapshot.now_ms + lengths)
         self._may_pass = may_pass(cluster, policy)
-        self._capacity = ClusterBackfill(context, lengths, self._may_pass)
+        self._capacity = ClusterBackfill(context, lengths, self._ends_ms, self._may_pass)
         self._limits = limits_of(policy)
         self._reserved: list[ReservedStart] = []
         self._last_run: Ints = np.zeros(0, dtype=np.int64)
@@ -77,6 +77,7 @@ class BackfillPass:
     def run(self, rows: Ints, *, gangs: GangReservations | None = None) -> Ints:
         """Start what fits beside all expected starts; answers all rows: none has to be tried again."""
         pending = self._context.cluster.snapshot.pending
+        self._capacity.turns.follow(rows)
         self._reserved = run_backfill(
             rows,
             self._ends_ms[rows],
@@ -111,7 +112,18 @@ class BackfillPass:
 
     def turn_reasons(self, rows: Ints) -> TurnReasons | None:
         """Why these jobs, which would fit, wait for jobs ahead; None when no job ahead has a reserved start."""
-        return self._turn_reasons(rows) if self._reserved else None
+        return self._all_turns(rows) if self._reserved or self._capacity.turns else None
+
+    def _all_turns(self, rows: Ints) -> TurnReasons:
+        """Those behind a job that waits for the same limit, then those behind a job with a reserved start."""
+        pending, now_ms = self._context.cluster.snapshot.pending, self._context.cluster.snapshot.now_ms
+        left = np.ones(len(rows), dtype=np.bool_)
+        for kept, limit, ahead, at_ms in self._capacity.turns.reasons(rows) if self._capacity.turns else ():
+            facts: dict[str, int | str] = {"job": pending.id.item(ahead), "barred": limit, "start_ms": max(at_ms, now_ms)}
+            yield rows[kept & left], facts
+            left &= ~kept
+        if self._reserved:
+            yield from self._turn_reasons(rows[left])
 
     def _turn_reasons(self, rows: Ints) -> TurnReasons:
         context = self._context

@@ -4,10 +4,10 @@ from scheduler.models.allocation import Allocation
 from scheduler.models.attempt import USAGE_POINTS, Attempt, AttemptUsage, LogChunk, Suspension, Task
 from scheduler.models.changed_job import ChangedJob
 from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
-from scheduler.models.cycle import Cycle, Lease
+from scheduler.models.cycle import Cycle, FairQueueTurn, Lease
 from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
-from scheduler.models.forecast import ForecastOutcome, ForecastRun, StartForecast
+from scheduler.models.forecast import ForecastOutcome, ForecastRun, RuntimePrediction, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobName, JobRequest, WaitEnd
@@ -52,6 +52,7 @@ __all__ = [
     "DependencyKind",
     "Device",
     "ElementEnd",
+    "FairQueueTurn",
     "FolderUpload",
     "FolderUploadState",
     "ForecastOutcome",
@@ -79,6 +80,7 @@ __all__ = [
     "Queue",
     "Reservation",
     "RetentionRun",
+    "RuntimePrediction",
     "SchedulerProfile",
     "StartForecast",
     "Suspension",

@@ -77,6 +77,10 @@ class Attempt(models.Model):
     suspended_at = models.DateTimeField(null=True, blank=True)
     #: Earlier suspended time, which does not count for the time limit.
     suspended_ms = models.BigIntegerField(default=0, db_default=0)
+    #: As it started without a time limit: how long it was expected to run, for planning only, and from how many
+    #: earlier runs; 0 = from none, by UNLIMITED_JOB_SECONDS. null: it has a limit.
+    predicted_seconds = models.PositiveBigIntegerField(null=True, blank=True)
+    predicted_from_runs = models.PositiveSmallIntegerField(null=True, blank=True)
     #: What the backend calls it, for those that have names of their own.
     backend_ref = models.CharField(max_length=200, blank=True)
     #: The number of the cycle that started it, whose row goes before this one.

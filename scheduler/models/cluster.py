@@ -59,7 +59,8 @@ class Cluster(models.Model):
 
 
 class PolicyFault(models.Model):
-    """A plugin that failed, and is out of use until an operator says otherwise; or a profile that cannot be followed.
+    """A plugin that failed, and is out of use until an operator says otherwise; a profile that cannot be followed; or
+    cycles that fail.
 
     The planner goes on without the plugin, or with the default policy, and operators see it until the row is gone.
     """
@@ -67,6 +68,8 @@ class PolicyFault(models.Model):
     #: The subject of a profile; that of a plugin is its name with `PLUGIN` before it.
     PROFILE = "profile"
     PLUGIN = "plugin "
+    #: Every cycle fails, whatever the policy; the row goes with the next cycle that succeeds.
+    CYCLE = "cycle"
 
     cluster = models.ForeignKey(
         Cluster, on_delete=models.CASCADE, related_name="policy_faults", db_index=False

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any, Self
+
 from django.conf import settings
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
+
+from scheduler.core.reasons.event_texts import details_of, text_of
 
 
 class JobEvent(models.Model):
@@ -15,7 +20,7 @@ class JobEvent(models.Model):
     at = models.DateTimeField()
     #: `job.queued`, `job.running`, `job.cancel_asked`, ...: the noun, a dot, what happened.
     kind = models.CharField(max_length=32)
-    #: In words, for people.
+    #: In words, for people. The usual sentence of some kinds is stored as an empty text, and read as it is.
     because = models.CharField(max_length=300, blank=True)
     epoch = models.PositiveIntegerField(null=True, blank=True)
     actor = models.ForeignKey(
@@ -29,6 +34,17 @@ class JobEvent(models.Model):
         # The key in the database is (job, id): the events of a job, in order. Who reads all of them in order asks for
         # what comes after an id, which ranges of pages find: the largest of a range does not fall.
         indexes = [BrinIndex(fields=["id"], name="event_by_id", pages_per_range=16, autosummarize=True)]
+
+    @classmethod
+    def from_db(
+        cls, db: str | None, field_names: Collection[str], values: Collection[Any], **how: Any
+    ) -> Self:
+        """With the text and the details that are not stored because they follow from the others."""
+        event = super().from_db(db, field_names, values, **how)
+        if {"kind", "because", "details"} <= set(field_names):
+            event.details = details_of(event.kind, event.because, event.details)
+            event.because = event.because or text_of(event.kind, event.details)
+        return event
 
     def __str__(self) -> str:
         return f"{self.kind} {self.job_id}"

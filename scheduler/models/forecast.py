@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.db import models
 
 
@@ -71,3 +72,37 @@ class ForecastRun(models.Model):
 
     def __str__(self) -> str:
         return f"forecast of cluster {self.cluster_id}"
+
+
+class RuntimePrediction(models.Model):
+    """How long the jobs of one name of one person run, from their last runs: what is expected of the next one.
+
+    It plans jobs without a time limit, and stops none. Attempts keep what was predicted as they started.
+    """
+
+    cluster = models.ForeignKey(
+        "scheduler.Cluster", on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    name = models.CharField(max_length=200)
+    #: Earlier runs that it is made from, the last ones.
+    runs = models.PositiveSmallIntegerField()
+    #: The median of these runs, and what plans count with: `scheduler.core.forecast.runtimes.Prediction`.
+    usual_seconds = models.PositiveBigIntegerField()
+    planned_seconds = models.PositiveBigIntegerField()
+    #: Rises each time the numbers change.
+    version = models.PositiveIntegerField(default=1)
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="prediction_once", fields=["user", "name", "cluster"]),
+            models.CheckConstraint(
+                name="prediction_positive", condition=models.Q(planned_seconds__gt=0, usual_seconds__gt=0)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"run time of {self.name} of user {self.user_id}"

@@ -35,6 +35,12 @@ class JobQuerySet(models.QuerySet["Job"]):
     def pending(self) -> JobQuerySet:
         return self.in_states(PENDING)
 
+    def never_satisfied(self) -> JobQuerySet:
+        """Jobs whose dependencies can never be satisfied: limits on pending jobs count none of these."""
+        return self.in_states([JobState.BLOCKED]).filter(
+            reason_code=ReasonCode.DEPENDENCY_NEVER_SATISFIED.value
+        )
+
     def queued(self) -> JobQuerySet:
         """What the planner looks at."""
         return self.in_states([JobState.QUEUED])
@@ -225,6 +231,8 @@ class Job(JobRequest):
         max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
     )
 
+    #: When its deadline and its wait limit have to be looked at next (`services.jobs.deadlines`); null = never.
+    check_at = models.DateTimeField(null=True, blank=True)
     eligible_at = models.DateTimeField(null=True, blank=True)
     scheduled_at = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -245,6 +253,8 @@ class Job(JobRequest):
                 name="job_gathers",
                 condition=Q(outcome=None, assembly_until_at__isnull=False),
             ),
+            # Jobs with a deadline or a wait limit, until both are settled.
+            models.Index(fields=["check_at"], name="job_to_check", condition=Q(check_at__isnull=False)),
             # Whose and where, newest first. `outcome` comes last: the end of a job writes all its indexes anyway, and a
             # list of failed (completed, cancelled) jobs is read from the index alone, not from the rows of the others.
             *(

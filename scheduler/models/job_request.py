@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import F, Func, Q
 from django.db.models.functions import Upper
 
-from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 
 
@@ -145,6 +145,11 @@ class JobRequest(models.Model):
     priority = models.PositiveSmallIntegerField(default=50)
     begin_at = models.DateTimeField(null=True, blank=True)
     deadline_at = models.DateTimeField(null=True, blank=True)
+    deadline_action = models.CharField(
+        max_length=4, choices=choices_of(DeadlineAction), default=DeadlineAction.NONE, db_default="none"
+    )
+    #: How long it may wait in its queue for its first start; null = for ever.
+    wait_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
     restart_policy = models.CharField(
         max_length=12, choices=choices_of(RestartPolicy), default=RestartPolicy.INTERRUPTED
     )
@@ -207,6 +212,9 @@ class JobRequest(models.Model):
             models.Index(HashOfText("name"), name="request_by_whole_name"),
             GinIndex(fields=["labels"], name="request_by_label", condition=~Q(labels={})),
             models.Index(fields=["upload"], name="request_by_upload", condition=Q(upload__isnull=False)),
+            models.Index(
+                fields=["deadline_at"], name="request_by_deadline", condition=Q(deadline_at__isnull=False)
+            ),
             # Waits whose time may be up.
             models.Index(
                 fields=["depends_until_at"],
@@ -225,6 +233,11 @@ class JobRequest(models.Model):
                 name="job_limits_not_below_requests",
                 condition=(Q(cpu_limit_millis=None) | Q(cpu_limit_millis__gte=F("cpu_millis")))
                 & (Q(memory_limit_mib=None) | Q(memory_limit_mib__gte=F("memory_mib"))),
+            ),
+            models.CheckConstraint(
+                name="job_deadline_action_known",
+                condition=Q(deadline_action=DeadlineAction.NONE.value)
+                | Q(deadline_action=DeadlineAction.END.value, deadline_at__isnull=False),
             ),
             models.CheckConstraint(name="job_numa_known", condition=Q(numa__in=NUMA_WORDS)),
             models.CheckConstraint(

@@ -79,7 +79,7 @@ class SchedulerProfile(models.Model):
     #: Later jobs wait until every earlier one has started.
     strict_order = models.BooleanField(default=False)
     placement = models.CharField(max_length=16, choices=PlacementStrategy, default=PlacementStrategy.BEST_FIT)
-    backfill = models.CharField(max_length=16, choices=BackfillMode, default=BackfillMode.NONE)
+    backfill = models.CharField(max_length=16, choices=BackfillMode, default=BackfillMode.EASY)
     #: Further knobs of `core.policy.Policy` by name: "factors", "age_cap_seconds", "backfill_promises", ...
     options = models.JSONField(default=dict, blank=True)
     #: {"sub-score name": weight}; empty takes the built-in weights of the strategy.
@@ -127,6 +127,10 @@ class Queue(models.Model):
     max_pending_jobs = models.PositiveIntegerField(null=True, blank=True)
     default_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
     max_wall_seconds = models.PositiveIntegerField(null=True, blank=True)
+    #: How long its jobs may wait for their first start, where they do not say; null is for ever.
+    default_wait_seconds = models.PositiveIntegerField(null=True, blank=True)
+    #: How long its gangs gather nodes, where they do not say; null is not at all.
+    default_assembly_seconds = models.PositiveIntegerField(null=True, blank=True)
     # What its jobs leave in their working folders: for how long, how much, and whether only until it was downloaded.
     # null takes the site's; 0 is without limit.
     results_days = models.PositiveIntegerField(null=True, blank=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from quotas.core.resources import show_cpus
 from scheduler import labels
 from scheduler.core.lifecycle import AttemptState
 from scheduler.core.reason_codes import ReasonCategory
+from scheduler.deadlines import outlook
 from scheduler.labels import Label
 from scheduler.models import Job, Node
 from scheduler.services.submission.fields_task import qos_word
@@ -49,6 +51,34 @@ def job_chip(job: Job, size: str = "") -> SafeString:
     return chip(labels.job_label(job), size)
 
 
+@dataclass(frozen=True, slots=True)
+class DeadlineLook:
+    """How a page shows whether a job meets its deadline."""
+
+    label: labels.Label
+    text: str
+
+    @property
+    def tone(self) -> str:
+        return self.label.tone
+
+
+@register.filter
+def deadline(job: Any) -> DeadlineLook | None:
+    """How the job stands to its deadline; None without one."""
+    found = outlook(job)
+    return DeadlineLook(labels.DEADLINES[found.state], found.text) if found is not None else None
+
+
+@register.simple_tag
+def deadline_chip(job: Any) -> SafeString:
+    """A chip for a deadline that is or may be missed; nothing for any other."""
+    look = deadline(job)
+    if look is None or look.label.tone == "completed":
+        return SafeString("")
+    return format_html(' <span data-deadline title="{}">{}</span>', look.text, chip(look.label))
+
+
 @register.simple_tag
 def node_chip(node: Node) -> SafeString:
     return chip(labels.node_label(node))
@@ -70,18 +100,24 @@ def reason_title(code: str) -> str:
 
 
 #: Another name than where earlier versions kept rows of another shape: both may run at once during an upgrade.
-_CLUSTERS = "muster:clusters-now"
+_CLUSTERS = "muster:clusters-now-2"
 
 
 @register.simple_tag
 def cluster_troubles(fresh: object = False) -> dict[str, list[ClusterNow]]:
     """For the banner of every page: clusters where nothing new starts because somebody paused them, and those
-    whose planner does not respond; asked once every few seconds, or now."""
+    whose planner does not respond, whose cycles fail, or that are planned without a part of their policy; asked
+    once every few seconds, or now."""
     found: list[ClusterNow] | None = None if fresh else cache.get(_CLUSTERS)
     if found is None:
         found = clusters_now()
         cache.set(_CLUSTERS, found, PAUSE_MEMORY_SECONDS)
-    return {"paused": [row for row in found if row.paused], "silent": [row for row in found if row.silent]}
+    return {
+        "paused": [row for row in found if row.paused],
+        "silent": [row for row in found if row.silent],
+        "failing": [row for row in found if row.failing],
+        "out_of_use": [row for row in found if row.out_of_use],
+    }
 
 
 @register.filter

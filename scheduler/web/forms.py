@@ -37,7 +37,18 @@ def fields_of(group: str) -> list[Declared]:
 
 #: Fields that the form's own text stands for, which `payload_of` takes apart.
 _TAKEN_APART: Final = frozenset(
-    {"command", "env", "secrets", "node_selector", "pack", "depends_on", "begin_at", "hold", "artifacts"}
+    {
+        "command",
+        "env",
+        "secrets",
+        "node_selector",
+        "pack",
+        "depends_on",
+        "begin_at",
+        "deadline",
+        "hold",
+        "artifacts",
+    }
 )
 #: Fields that go into the request as they were typed; an empty one is left out and takes its default.
 PLAIN: Final = tuple(name for name in ON_FORM if name not in _TAKEN_APART)
@@ -99,8 +110,7 @@ def payload_of(form: Mapping[str, str], *, time_zone: str) -> dict[str, Any]:
         payload["pack"] = {"level": pack.rstrip("!"), "required": pack.endswith("!")}
     if waits := _dependencies(form):
         payload["depends_on"] = waits
-    if form.get("begin_at", "").strip():
-        payload["begin_at"] = _local_time(form["begin_at"].strip(), time_zone, problems)
+    payload |= _moments(form, time_zone, problems)
     if patterns := [line.strip() for line in form.get("artifacts", "").splitlines() if line.strip()]:
         payload["artifacts"] = patterns
     if form.get("hold"):
@@ -149,16 +159,23 @@ def _words(text: str) -> list[str]:
     return [part for part in re.split(r"[\s,]+", text.strip()) if part]
 
 
-def _local_time(text: str, time_zone: str, problems: list[FieldProblem]) -> str:
+def _moments(form: Mapping[str, str], time_zone: str, problems: list[FieldProblem]) -> dict[str, str]:
+    """The times that are filled in."""
+    return {
+        name: _local_time(name, form[name].strip(), time_zone, problems)
+        for name in ("begin_at", "deadline")
+        if form.get(name, "").strip()
+    }
+
+
+def _local_time(field: str, text: str, time_zone: str, problems: list[FieldProblem]) -> str:
     """A moment without an offset is in the person's own zone: it is what their pages show."""
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=ZoneInfo(time_zone))
     except (ValueError, ZoneInfoNotFoundError):
-        problems.append(
-            FieldProblem("begin_at", "Is not a date and time; write for example 2027-01-31T18:00.")
-        )
+        problems.append(FieldProblem(field, "Is not a date and time; write for example 2027-01-31T18:00."))
         return ""
     return moment.isoformat()
 

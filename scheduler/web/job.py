@@ -32,6 +32,7 @@ from scheduler.services.jobs.usage import usage_of_attempt
 from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
 from scheduler.services.moves.verbs import migrate_job
 from scheduler.services.planning.explain import NodeLine, explain_job
+from scheduler.services.planning.forecasts import expected_runtime
 from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
@@ -182,7 +183,7 @@ def steps(job: Job) -> list[Step]:
         moments.append(("Eligible", "pending", job.eligible_at))
     moments += [
         ("Scheduled", "starting", job.scheduled_at),
-        ("Running", "running", job.started_at),
+        ("Started" if job.state == JobState.SUSPENDED else "Running", "running", job.started_at),
         (end.word.capitalize() if job.is_terminal else "Ends", end.tone if job.is_terminal else "completed",
          job.completed_at),
     ]  # fmt: skip
@@ -216,6 +217,7 @@ def _holdings(job: Job) -> dict[str, Any]:
     return {
         "attempts": attempts,
         "latest": latest,
+        "expected_runtime": expected_runtime(job, latest),
         "allocation_rows": rows,
         "waits": conditions_of(job),
         "probes": probes_of(job, tasks.values()),

@@ -19,7 +19,9 @@ from accounts.web.pages import back, page, reader
 from infra.errors import MusterError
 from scheduler.core.lifecycle import PublicState
 from scheduler.core.reason_codes import ReasonCategory
+from scheduler.deadlines import DeadlineState, in_deadline_state
 from scheduler.job_lists import job_rows, node_names
+from scheduler.labels import DEADLINES
 from scheduler.models import Queue
 from scheduler.models.job import JobQuerySet
 from scheduler.selectors import listed_jobs, visible_queues
@@ -42,6 +44,7 @@ class Filters:
     queue: str
     project: str
     category: str
+    deadline: str
     text: str
 
     @classmethod
@@ -49,6 +52,7 @@ class Filters:
         given = {name: str(value).replace("\x00", "").strip() for name, value in request.GET.items()}
         scope = given.get("scope", "mine")
         state, category = given.get("state", ""), given.get("category", "")
+        deadline = given.get("deadline", "")
         allowed = SCOPES if user.is_operator or user.is_auditor else ("mine", "project")
         return cls(
             scope=scope if scope in allowed else "mine",
@@ -56,6 +60,7 @@ class Filters:
             queue=given.get("queue", "")[:80],
             project=given.get("project", "")[:80],
             category=category if category in list(ReasonCategory) else "",
+            deadline=deadline if deadline in list(DeadlineState) else "",
             text=given.get("q", "")[:200],
         )
 
@@ -70,6 +75,8 @@ class Filters:
             jobs = jobs.filter(project__in=list(Project.objects.filter(slug=self.project)))
         if self.category:
             jobs = jobs.pending().filter(reason_category=self.category)
+        if self.deadline:
+            jobs = in_deadline_state(jobs, self.deadline)
         if self.text:
             jobs = jobs.called(self.text, *self._others())
         return jobs
@@ -87,7 +94,7 @@ class Filters:
     def set(self) -> list[tuple[str, str]]:
         """Names and values of the filters in force, for "these 3 filters"."""
         values = (("state", self.state), ("queue", self.queue), ("project", self.project),
-                  ("category", self.category), ("q", self.text))  # fmt: skip
+                  ("category", self.category), ("deadline", self.deadline), ("q", self.text))  # fmt: skip
         return [(name, value) for name, value in values if value]
 
     def query(self, **extra: Any) -> str:
@@ -131,6 +138,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "queues": list(visible_queues(user).order_by("name")),
         "projects": reads.filter_choices(user)["projects"],
         "categories": list(ReasonCategory),
+        "deadlines": [(state.value, DEADLINES[state].word) for state in DeadlineState],
     }
     return render(request, "scheduler/jobs.html", context)
 

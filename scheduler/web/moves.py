@@ -22,7 +22,7 @@ from scheduler.core.lifecycle import RestartPolicy
 from scheduler.models import Allocation, Cluster, Job, JobMove, MoveState, Node
 from scheduler.selectors import node_by_ref
 from scheduler.services.moves.drains import drain_of
-from scheduler.services.moves.fates import FATE_WORDS, RUNS, Fate, words_without_plan
+from scheduler.services.moves.fates import RUNS, Fate, words_of_many, words_without_plan
 from scheduler.services.moves.rebalance import Applied, Proposal, apply_moves, propose_moves
 
 #: Deadlines that the dialog offers; any other may be given to the API and the command line.
@@ -60,7 +60,7 @@ def drain_plan(request: HttpRequest, node_id: int) -> HttpResponse:
     context = {
         "node": node,
         "plan": plan,
-        "counts": [(FATE_WORDS[fate], plan.counts[fate]) for fate in Fate if plan.counts[fate]],
+        "counts": [(words_of_many(fate, count), count) for fate in Fate if (count := plan.counts[fate])],
         "asked": asked,
         "trouble": trouble,
         "deadlines": DEADLINES,

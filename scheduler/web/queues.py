@@ -17,9 +17,11 @@ from django.views.decorators.http import require_POST, require_safe
 from accounts import permissions
 from accounts.web.pages import page, reader
 from infra.plain_text import reason_of
+from scheduler.deadline_report import deadline_report, missed_numbers
+from scheduler.job_lists import job_rows
 from scheduler.models import Job, Queue
 from scheduler.models.queue import SchedulingPolicy
-from scheduler.selectors import QueueOverview, queue_by_ref, queue_overview
+from scheduler.selectors import QueueOverview, listed_jobs, queue_by_ref, queue_overview
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 
 
@@ -67,6 +69,38 @@ def index(request: HttpRequest) -> HttpResponse:
     }
     template = "scheduler/queues_body.html" if "partial" in request.GET else "scheduler/queues.html"
     return render(request, template, context)
+
+
+#: Days that the page offers.
+DAYS = (1, 7, 30, 90)
+
+
+@require_safe
+@page
+def deadlines(request: HttpRequest, queue_id: int) -> HttpResponse:
+    """How the queue kept the deadlines of its jobs."""
+    user = reader(request)
+    queue = queue_by_ref(user, queue_id)
+    days = next((day for day in DAYS if str(day) == request.GET.get("days")), 7)
+    found = deadline_report(queue.pk, days=days)
+    seen = listed_jobs(user).filter(number__in=missed_numbers(queue.pk, found.since))
+    context = {
+        "queue": queue,
+        "found": found,
+        "all_days": DAYS,
+        "jobs": list(job_rows(seen.order_by("-number"))),
+        "parts": [
+            (words, count, round(100 * count / found.jobs), tone)
+            for words, count, tone in (
+                ("Met", found.met, "completed"),
+                ("Not over at the deadline", found.late, "failed"),
+                ("Failed before the deadline", found.failed, "failed"),
+                ("Cancelled before the deadline", found.cancelled, "cancelled"),
+            )
+            if found.jobs
+        ],
+    }
+    return render(request, "scheduler/queue_deadlines.html", context)
 
 
 @require_POST

@@ -19,6 +19,8 @@ from accounts.selectors import default_project, submit_projects
 from accounts.services import audit
 from accounts.web.pages import page, reader
 from infra.errors import Conflict, MusterError
+from infra.times_in_text import written
+from scheduler.deadlines import DeadlineState, outlook
 from scheduler.models import Device, Job, PriorityClass
 from scheduler.selectors import env_shown_to, job_by_ref, visible_queues
 from scheduler.services.jobs.submit import submit_job
@@ -80,6 +82,9 @@ def _submit(request: HttpRequest, user: User) -> HttpResponse:
         return redirect("job", number=job.number)
     if job.array_id is not None:
         messages.success(request, f"Array submitted; job {job.number} is its first.")
+    late = outlook(job)
+    if job.deadline_at and late is not None and late.state == DeadlineState.LATE:
+        messages.warning(request, f"{late.text} Deadline: {written(job.deadline_at)}.")
     for directive in ignored[:MOST_SHOWN_IGNORED]:
         messages.warning(
             request, f"Line {directive.line} has no effect: {directive.text}. {directive.reason}"

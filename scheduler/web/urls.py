@@ -60,6 +60,7 @@ urlpatterns = [
     path("rebalance/", moves.rebalance, name="rebalance"),
     path("forecasts/", forecasts.show, name="forecasts"),
     path("queues/", queues.index, name="queues"),
+    path("queues/<int:queue_id>/deadlines/", queues.deadlines, name="queue-deadlines"),
     path("queues/<int:queue_id>/<str:verb>/", queues.act, name="queue-act"),
     path("quota/", quota.index, name="quota"),
     path("usage/", usage.index, name="usage"),

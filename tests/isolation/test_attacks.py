@@ -8,6 +8,7 @@ import re
 import pytest
 
 from scheduler.agent import processes
+from scheduler.agent.isolation.means import SCOPING_ABI
 from tests.isolation.conftest import AS_ROOT, ATTACK, PORTALS_SECRET, VICTIMS_SECRET, Scene
 
 pytestmark = pytest.mark.either
@@ -17,9 +18,20 @@ ATTEMPTS = re.findall(r'^    "([^"]+)": ', ATTACK, re.MULTILINE)
 ITS_OWN_WAY = {"the names of other tasks": "GOT ", "the portal's folder": "GOT agents"}
 
 
+SIGNALS = ("finding another by a signal", "ending another")
+
+
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_is_refused(scene: Scene, attempt: str) -> None:
-    said = scene.said[attempt]
+    said, means = scene.said[attempt], scene.means
+    if means.landlock < SCOPING_ABI and attempt == "an abstract socket":
+        pytest.skip(
+            "Landlock of this kernel has no scopes (Linux 6.12): no means keeps abstract sockets apart"
+        )
+    if attempt in SIGNALS and not means.facts()["people"]:
+        pytest.skip(
+            "Landlock of this kernel has no scopes (Linux 6.12): the node says that people are not apart"
+        )
 
     assert VICTIMS_SECRET not in said
     assert PORTALS_SECRET not in said
@@ -27,6 +39,8 @@ def test_is_refused(scene: Scene, attempt: str) -> None:
 
 
 def test_the_victim_goes_on(scene: Scene) -> None:
+    if not scene.means.facts()["people"]:
+        pytest.skip("the node says that people are not apart")
     victim = scene.shim.records["1-1"]
 
     assert victim["state"] == "running"

@@ -12,10 +12,12 @@ from scheduler.agent.isolation.cgroups import Group
 from scheduler.agent.isolation.landlock import around
 from scheduler.agent.isolation.means import Means
 from scheduler.agent.isolation.probe import OFF, BadSite, Site, choose
-from scheduler.services.cluster.isolation import level_of, read_isolation
+from scheduler.agent.isolation.project_quotas import Use
+from scheduler.services.cluster.isolation import labels_by, level_of, read_isolation
 from scheduler.services.execution.assignments import grace_of
 
 pytestmark = pytest.mark.either
+MIB = 1024 * 1024
 
 
 def test_what_is_hidden_in_a_readable_folder_is_left_out(tmp_path: Path) -> None:
@@ -75,6 +77,41 @@ def test_amounts_in_the_words_of_version_2(tmp_path: Path) -> None:
     os.truncate(tmp_path / "memory.max", 0)
     group.bound({})
     assert (tmp_path / "memory.max").read_text() == "max"
+
+
+def test_without_project_quotas_the_disk_is_measured_and_the_node_says_why(tmp_path: Path) -> None:
+    means = choose(Site(), tmp_path)
+    if means.disk:
+        pytest.skip(f"this {means.disk} has project quotas: see test_disk.py")
+
+    (why,) = (text for text in means.missing if text.startswith("What a job fills of the disk is measured"))
+    assert ("project quotas" if os.geteuid() == 0 else "only an agent that is root") in why
+    assert means.facts()["disk"] is False
+    assert labels_by(read_isolation(means.facts()))["disk-limit"] == "measured"
+    assert not (tmp_path / "quota-try").exists()
+
+
+def test_the_disk_counts_for_no_level_and_is_asked_for_by_a_label() -> None:
+    all_else = {"files": True, "people": True, "processes": True, "amounts": True}
+
+    assert labels_by(read_isolation(all_else)) == {"isolation": "strict", "disk-limit": "measured"}
+    assert labels_by(read_isolation({"disk": True})) == {"isolation": "none", "disk-limit": "kernel"}
+    assert labels_by(read_isolation({"disk": "yes"}))["disk-limit"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("used", "files", "limit", "full"),
+    [
+        (3 * MIB, 9, 4 * MIB, False),
+        (4 * MIB - 1000, 9, 4 * MIB, True),
+        (0, 1000, 4 * MIB, True),
+        (900_000, 9, MIB, False),
+        (950_000, 9, MIB, True),
+        (10**12, 10**9, 0, False),
+    ],
+)
+def test_a_disk_is_full_when_nearly_nothing_more_fits(used: int, files: int, limit: int, full: bool) -> None:
+    assert Use(used, files, limit, 1000 if limit else 0).is_full is full
 
 
 def test_the_grace_after_a_time_limit_is_no_longer_than_the_limit() -> None:

@@ -98,6 +98,7 @@ class JobSpec:
     gathered_in_vain: int = 0  # times
     elastic: bool = False  # once it runs its size may change
     preemptible: bool = True  # of a running one its own word counts
+    predicted: int = 0  # minutes that one without a limit is expected to run; 0 = unknown
 
 
 @dataclass(frozen=True)
@@ -444,6 +445,7 @@ def a_world(
                     "labels": tuple(sorted(job.labels.items())),
                     "elastic": job.elastic,
                     "preemptible": job.preemptible,
+                    "predicted_seconds": job.predicted * 60,
                 }
                 for job in pending
             ],
@@ -476,6 +478,7 @@ def a_world(
                     "resized_ms": 0 if spec.resized is None else now_ms + spec.resized * MINUTE_MS,
                     "resized_for": job_ids[spec.resized_for] if spec.resized_for else 0,
                     "pack": PACKS.index(spec.job.pack.rstrip("!")) + MUST * spec.job.pack.endswith("!"),
+                    "predicted_seconds": 0 if spec.ends_in else spec.job.predicted * 60,
                 }
                 for number, spec in enumerate(running, 1)
             ],

@@ -141,7 +141,7 @@ def migrate(servers: EmbeddedServers) -> bool:
     """Migrate both databases; False leaves it, and the words for it, to the first test that needs it."""
     assert servers.postgres is not None
     done = subprocess.run(
-        [sys.executable, "manage.py", "migrate", "--skip-checks", "-v", "0"],
+        [sys.executable, "manage.py", "migrate", "--each", "--skip-checks", "-v", "0"],
         cwd=ROOT,
         env={
             **os.environ,

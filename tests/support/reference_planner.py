@@ -578,15 +578,16 @@ def order_key(state: State, job: dict[str, Any], policy: Policy) -> tuple[float,
         keys = {
             "fifo": (submitted,),
             "priority": (
-                -int(queue["priority"]),
-                -int(job["priority"]),
+                -_band(int(job["priority"])) if policy.priority_by == "band" else -int(job["priority"]),
                 max(submitted, int(job["eligible_ms"])),
             ),
             "fairshare": (-_share(project), submitted),
             "sjf": (limit or 1 << 63, submitted),
             "edf": (int(job["deadline_ms"]) or 1 << 63, submitted),
-            "fair_queue": (_turn(state, job, policy), submitted),
+            "fair_queue": (*_turn(state, job, policy), submitted),
         }[policy.name]
+    if not any(name == "queue" for name, _ in policy.factors):
+        keys = (-int(queue["priority"]), *keys)
     ties = tuple(
         -int(job[name.removeprefix("-")]) if name.startswith("-") else int(job[name])
         for name in policy.tie_breakers
@@ -622,23 +623,45 @@ def _factor(state: State, job: dict[str, Any], policy: Policy, name: str) -> int
     return int(_share(state.projects[int(job["project_id"])]) / best * 1_000_000)
 
 
-def _turn(state: State, job: dict[str, Any], policy: Policy) -> int:
-    """What its tenant would hold once this job and all that came before it had started, for its weight."""
+def _band(priority: int) -> int:
+    return (priority > 33) + (priority > 66)
+
+
+def _turn(state: State, job: dict[str, Any], policy: Policy) -> tuple[int, int]:
+    """Where the job starts and ends in the virtual time of its tenant, of the cluster's own policy."""
     tenant = f"{policy.tenant}_id"
-    mine = {int(n) for n, who in zip(state.snapshot.running.id, getattr(state.snapshot.running, tenant))
-            if who == job[tenant]}  # fmt: skip
-    held = sum(
-        max(len(row["device_ids"]) * int(row["gpu_millis"]), 1)
-        for row in Rows(state.snapshot.allocations).by_id.values()
-        if int(row["job_id"]) in mine
-    )
-    waiting = Rows(state.snapshot.pending).by_id.values()
-    ahead = sum(
-        _cost(state, other)
-        for other in waiting
-        if other[tenant] == job[tenant]
-        and state.is_open(other)
-        and (other["submitted_ms"], other["id"]) <= (job["submitted_ms"], job["id"])
-    )
+    rows = [
+        row
+        for row in Rows(state.snapshot.turns).by_id.values()
+        if not row["queue_id"] and row["by_user"] == (policy.tenant == "user")
+    ]
+    clock = max((int(row["virtual"]) for row in rows if row["tenant_id"] == 0), default=0)
+    mine = next((row for row in rows if row["tenant_id"] == job[tenant]), None)
+    at = clock
+    if mine is not None:
+        at = max(int(mine["virtual"]), clock - 1_000_000 * 720_720 if mine["waiting"] else clock)
+    for other in sorted(state.jobs.values(), key=lambda one: _place_of(state, one)):
+        if other["id"] == job["id"]:
+            break
+        if other[tenant] == job[tenant] and state.is_open(other):
+            at += _charge(state, other, policy)
+    return at, at + _charge(state, job, policy)
+
+
+def _place_of(state: State, job: dict[str, Any]) -> tuple[int, int, int]:
+    return (
+        -int(state.queues[int(job["queue_id"])]["priority"]), int(job["submitted_ms"]), int(job["id"])
+    )  # fmt: skip
+
+
+def _charge(state: State, job: dict[str, Any], policy: Policy) -> int:
+    """The largest part that the job asks for of any one resource of the cluster, for its tenant's weight."""
+    each, tasks = state.request(job).per_task, int(job["tasks"])
+    parts = [
+        (each.cpu_millis * tasks, sum(int(node["cpu_millis"]) for node in state.nodes.values())),
+        (each.memory_mib * tasks, sum(int(node["memory_mib"]) for node in state.nodes.values())),
+        (each.gpu_millis_charged * tasks, sum(share_of(one["model"]) for one in state.devices.values())),
+    ]
+    cost = min(max(1, *(asked * 1_000_000 // max(whole, 1) for asked, whole in parts)), 1_000_000)
     weight = int(state.projects[int(job["project_id"])]["share_weight"]) if policy.tenant == "project" else 1
-    return (held + ahead) * 1000 // max(weight, 1)
+    return max(cost * 720_720 // weight, 1)

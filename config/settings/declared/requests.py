@@ -41,6 +41,13 @@ SETTINGS: Final = (
     ),
     Setting("MUSTER_MAX_EXPORT_ROWS", "int", 1_000_000, "Rows of one exported file.", "rows"),
     Setting(
+        "MUSTER_KILL_INVALID_DEPEND",
+        "bool",
+        False,
+        "Cancel a job once its dependencies can never be satisfied, as Slurm's kill_invalid_depend; false: the job "
+        "stays, with the reason DependencyNeverSatisfied.",
+    ),
+    Setting(
         "MUSTER_SHAPES_SECONDS",
         "float",
         5.0,

@@ -9,6 +9,19 @@ from config.settings.declared.setting import Setting
 SETTINGS: Final = (
     Setting("SCHEDULING_POLICY", "str", "fifo", "Order of the default profile: fifo, priority, fairshare."),
     Setting(
+        "SCHEDULING_BACKFILL",
+        "str",
+        "easy",
+        "Backfill of the default profile of a new installation: none, easy, conservative.",
+    ),
+    Setting(
+        "UNLIMITED_JOB_SECONDS",
+        "int",
+        86_400,
+        "Expected run time of a job without a time limit and without earlier runs; for planning only.",
+        "s",
+    ),
+    Setting(
         "PRIORITY_BOOST_CAP",
         "int",
         100,

@@ -21,6 +21,7 @@ from scheduler.agent.isolation.cgroups import Group
 from scheduler.agent.isolation.landlock import FileRules
 from scheduler.agent.isolation.means import Means
 from scheduler.agent.isolation.namespaces import TEMPORARY, View
+from scheduler.agent.isolation.project_quotas import charge
 from scheduler.agent.protocol import SECRETS
 
 _STACK_BYTES: Final = 512 * 1024
@@ -75,6 +76,7 @@ class Cell:
         self._view = self._held.view
         self._rules: FileRules | None = None
         self._entered = self._resumed = False
+        self._project = 0
 
     def as_json(self) -> dict[str, Any]:
         """What its guard needs to know, for `of`."""
@@ -97,6 +99,15 @@ class Cell:
             group_folders=data["group_folders"],
             held=held,
         )
+
+    def charge(self, project: int) -> None:
+        """In the shim: have what the next task writes to its private `/tmp` count for its project; 0 = for none.
+
+        Raises OSError.
+        """
+        if project != self._project:
+            charge(self.private_tmp, project)
+            self._project = project
 
     @property
     def isolates(self) -> bool:

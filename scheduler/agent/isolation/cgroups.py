@@ -145,7 +145,13 @@ def _remove_abandoned_in(folder: str) -> None:
 def kill_all(folders: Iterable[str], *, seconds: float) -> None:
     """Kill every process of these groups, again and again until there is none or the time is up."""
     deadline = time.monotonic() + seconds
+    folders = list(folders)
     while pids := {pid for folder in folders for pid in _processes(folder)}:
+        for folder in folders:
+            with contextlib.suppress(
+                OSError
+            ):  # Linux 5.14 in version 2: at once, also what forks without end
+                _put_into(f"{folder}/cgroup.kill", "1")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, 9)
@@ -160,6 +166,15 @@ def _processes(folder: str) -> list[int]:
             return [pid for line in file if (pid := int(line))]
     except OSError:
         return []
+
+
+def _put_into(path: str, value: str) -> None:
+    """Write to a file of a group that is there; raises OSError."""
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(file, value.encode())
+    finally:
+        os.close(file)
 
 
 def _move(folder: str, pid: str) -> None:
@@ -218,8 +233,8 @@ class Group:
     def bound(self, order: Mapping[str, Any], *, with_guard: bool = True) -> None:
         """Write the amounts of the task that comes next; raises OSError where the kernel refuses one.
 
-        `with_guard`: the guard is in the group, and its memory counts there. Without it, the least limit is what the
-        process needs that becomes the task's program.
+        `with_guard`: the guard is in the group, and its memory and process count there. Without it, the least limit is
+        what the process needs that becomes the task's program.
         """
         if not self._folders:
             return
@@ -229,7 +244,8 @@ class Group:
         if "memory" in self._folders:
             self._bound_memory(limit)
         if "pids" in self._folders:
-            most = max(processes + GUARD_PROCESSES, _LEAST_PROCESSES) if processes else None
+            guard = GUARD_PROCESSES if with_guard else 0
+            most = max(processes + guard, _LEAST_PROCESSES) if processes else None
             self._write("pids", "pids.max", _UNLIMITED_2 if most is None else str(most))
         if "cpu" in self._folders:
             self._bound_cpu(order.get("cpu_millis"), order.get("cpu_limit_millis"))
@@ -301,11 +317,7 @@ class Group:
         self._written[controller, name] = value
 
     def _put(self, controller: str, name: str, value: str) -> None:
-        file = os.open(f"{self._folders[controller]}/{name}", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(file, value.encode())
-        finally:
-            os.close(file)
+        _put_into(f"{self._folders[controller]}/{name}", value)
 
     def _count_oom_kills(self) -> int:
         name = "memory.events" if self._version == 2 else "memory.oom_control"

@@ -6,6 +6,7 @@ All of them are prepared when the module is imported: right after a fork, every 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import signal
@@ -37,6 +38,7 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 
 #: The same on all machines.
 _CLONE3, _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 435, 444, 445, 446
+_QUOTACTL_FD: Final = 443
 #: By machine: setgroups, setresgid, setresuid. Newer machines share one table.
 _CREDENTIAL_CALLS: Final = {"x86_64": (116, 119, 117)}.get(platform.machine(), (159, 149, 147))
 _KNOWN_MACHINES: Final = ("x86_64", "aarch64", "riscv64", "loongarch64")
@@ -106,6 +108,17 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 def unmount(target: str) -> None:
     """Take away what is mounted there, also while it is in use."""
     _checked(_LIBC.umount2(target.encode(), MNT_DETACH), target)
+
+
+def quotactl(folder: int, command: int, identifier: int, data: ctypes.Structure) -> None:
+    """Ask or change quotas of the file system that this descriptor is on (quotactl_fd(2), Linux 5.14)."""
+    if not AVAILABLE:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    _checked(
+        _LIBC.syscall(
+            _QUOTACTL_FD, folder, ctypes.c_uint(command), ctypes.c_int(identifier), ctypes.byref(data)
+        )
+    )
 
 
 # ---------------------------------------------------------------- of the calling thread alone

@@ -64,6 +64,8 @@ class Means:
     groups: Groups = Groups()
     #: The folder in memory for secrets (`secret_values.memory`); "" = they are in the state folder.
     memory: str = ""
+    #: The file system whose project quotas limit what a task fills of the disk; "" = it is measured.
+    disk: str = ""
     #: Why something is not used that could protect more: sentences.
     missing: tuple[str, ...] = ()
 
@@ -82,6 +84,7 @@ class Means:
                 data.get("groups", {}).get("version", 0), data.get("groups", {}).get("folders", {})
             ),
             memory=data.get("memory", ""),
+            disk=data.get("disk", ""),
             missing=tuple(data.get("missing", ())),
         )
 
@@ -113,6 +116,7 @@ class Means:
             "processes": bool(self.namespaces) or bool(self.groups.version),
             "amounts": bounded,
             "secrets_in_memory": bool(self.memory),
+            "disk": bool(self.disk),
             "means": self._words(),
             "missing": list(self.missing),
         }
@@ -127,6 +131,8 @@ class Means:
             words.append("namespaces" if self.namespaces == OWN_NAMESPACES else "user namespaces")
         if self.groups.version:
             words.append(f"cgroup v{self.groups.version}: {', '.join(sorted(self.groups.folders))}")
+        if self.disk:
+            words.append(f"project quotas of {self.disk}")
         return words
 
 

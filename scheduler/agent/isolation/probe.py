@@ -7,9 +7,11 @@ could do.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.agent.isolation import kernel
+from scheduler.agent.isolation import kernel, project_quotas
 from scheduler.agent.isolation.cgroups import PREFIX, remove_abandoned
 from scheduler.agent.isolation.landlock import SYSTEM, around, is_beneath
 from scheduler.agent.isolation.means import (
@@ -39,6 +41,10 @@ CHOICES: Final = (AUTO, FILES_ONLY, OFF)
 _TRY_SECONDS: Final = 10
 #: Controllers that bound something, in the words of version 1; in version 2 there are no devices among them.
 _CONTROLLERS: Final = ("memory", "pids", "cpu", "devices")
+#: What is not bounded by the kernel on a node without project quotas.
+_MEASURED: Final = "What a job fills of the disk is measured, not bounded by the kernel"
+#: How a kernel or a file system without project quotas refuses them.
+_NO_QUOTAS: Final = (errno.ENOSYS, errno.ENOTTY, errno.EOPNOTSUPP, errno.ESRCH, errno.EINVAL, errno.ENODEV)
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
 
 
@@ -81,7 +87,8 @@ def choose(site: Site, state: Path) -> Means:
     if people.accounts and not namespaces:
         _open_the_way(state, missing)
     groups = _groups(state, missing)
-    return _with_memory(Means(str(state), landlock, namespaces, files, people, groups), missing)
+    disk = _disk(state, people, missing)
+    return _with_memory(Means(str(state), landlock, namespaces, files, people, groups, disk=disk), missing)
 
 
 def _with_memory(means: Means, missing: list[str]) -> Means:
@@ -250,6 +257,49 @@ def _groups(state: Path, missing: list[str]) -> Groups:
         " (run the agent as root, or as a service with Delegate=yes)."
     )
     return Groups()
+
+
+def _disk(state: Path, people: People, missing: list[str]) -> str:
+    """The file system of the state folder, where its project quotas limit jobs; else why not is added to `missing`."""
+    if not people.accounts:
+        missing.append(
+            f"{_MEASURED}: only an agent that is root, and whose jobs are not, can have the kernel bound it."
+        )
+        return ""
+    trial = state / "quota-try"
+    try:
+        shutil.rmtree(trial, ignore_errors=True)
+        trial.mkdir(mode=0o700)
+        file = project_quotas.prepare_trial(str(trial), str(state))
+        try:
+            why = _tried(lambda: _exceed(file, people.first_uid), 0)
+        finally:
+            os.close(file)
+    except OSError as error:
+        why = "the file system has no project quotas" if error.errno in _NO_QUOTAS else str(error)
+    finally:
+        project_quotas.end_limit(str(trial))
+        shutil.rmtree(trial, ignore_errors=True)
+    if why:
+        missing.append(f"{_MEASURED}: {why} (ext4 or XFS, mounted with prjquota).")
+        return ""
+    return _file_system_of(state)
+
+
+def _exceed(file: int, uid: int) -> None:
+    kernel.become(uid, uid)
+    project_quotas.try_to_exceed(file)
+
+
+def _file_system_of(folder: Path) -> str:
+    """Its name, as the mount with the longest path above this folder has it."""
+    found = ("", "")
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        words, _, rest = line.partition(" - ")
+        where = words.split()[4]
+        if is_beneath(str(folder), where) and len(where) >= len(found[0]):
+            found = where, rest.split()[0]
+    return found[1]
 
 
 def _say_missing(names: Iterable[str], missing: list[str]) -> None:

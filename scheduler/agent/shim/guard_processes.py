@@ -82,6 +82,7 @@ class GuardProcesses:
                 self._idle.append(process)
                 break
             try:
+                process.cell.charge(task.project)
                 guard.send_order(process.orders, data, status_file)
             except OSError:  # it was killed
                 process.orders.close()
@@ -114,6 +115,7 @@ class GuardProcesses:
         needed: TaskOrder = _needed(order)  # type: ignore[assignment]
         data = guard.first_message(needed, status_path, task.cpus, cell)
         try:
+            cell.charge(task.project)
             try:
                 pid, orders = self._fork_with_orders(data, cell.means.clone_flags, status_file)
             except _NothingForked:

@@ -12,9 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduler.agent import cpus, processes
+from scheduler.agent.isolation import project_quotas
 from scheduler.agent.isolation.accounts import NoAccount
 from scheduler.agent.isolation.cells import Cells
-from scheduler.agent.protocol import GUARD_KILLED, NEVER_BEGAN, NOT_ISOLATED, OUT_OF_MEMORY, TaskOrder
+from scheduler.agent.protocol import (
+    GUARD_KILLED,
+    NEVER_BEGAN,
+    NOT_ISOLATED,
+    OUT_OF_MEMORY,
+    OUT_OF_STORAGE,
+    TaskOrder,
+)
 from scheduler.agent.shim import control, guard
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
@@ -101,7 +109,9 @@ class Guards:
         try:
             account = self._cells.owner_of(order)
             owner = (account.uid, account.gid) if account else None
-            self._folders.give(order, owner=owner, ended=self._ended_folders, means=self._cells.means)
+            task.project = self._folders.give(
+                order, owner=owner, ended=self._ended_folders, means=self._cells.means
+            )
             status_file = self._files.create(task.key)
             try:
                 self._processes.assign(
@@ -169,6 +179,8 @@ class Guards:
             record["text"] = f"{left} of its processes cannot be ended: another account's."
         if line.get("out_of_memory") and code != 0 and not record["text"]:
             record["text"], record["failure"] = _out_of_memory(task), OUT_OF_MEMORY
+        elif code != 0 and not record["text"] and not record["stop_reason"] and _has_filled_its_disk(task):
+            record["text"], record["failure"] = _out_of_storage(task), OUT_OF_STORAGE
         task.ended_whole = not left
         self._store.end(task, at_boot_ms=line["ended"])
         self._processes.release(task, reusable=task.ended_whole and not line.get("worn"))
@@ -267,6 +279,20 @@ def _out_of_memory(task: ShimTask) -> str:
         if limit
         else "Out of memory: the node has no free memory."
     )
+
+
+def _has_filled_its_disk(task: ShimTask) -> bool:
+    """Whether a task of which the kernel limits the disk could write nearly nothing more when it ended."""
+    if task.scratch_limit_mib is None or not (project := project_quotas.project_of(task.record["folder"])):
+        return False
+    try:
+        return project_quotas.use_of(project, task.record["folder"]).is_full
+    except OSError:
+        return False
+
+
+def _out_of_storage(task: ShimTask) -> str:
+    return f"The task filled its disk (working folder, output and /tmp); its limit is {task.scratch_limit_mib} MiB."
 
 
 def _kill_named_in_environment(status_path: str) -> None:

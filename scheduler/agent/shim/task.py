@@ -33,6 +33,8 @@ class ShimTask:
         #: The folder of its private /tmp; empty where it has none.
         self.private_tmp = private_tmp
         self.guard_pid = 0
+        #: The project whose quota limits its disk; 0 = it is measured, or its folder was given out by a shim before us.
+        self.project = 0
         #: The CPUs that the task is bound to; () = to none.
         self.cpus: tuple[int, ...] = ()
         #: When its processes get SIGKILL, on the monotonic clock; None while it is not being stopped.

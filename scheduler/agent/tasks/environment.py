@@ -7,7 +7,7 @@ import pwd
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.agent.protocol import CHECKPOINTS, RESTORE_VARIABLE, Assignment
+from scheduler.agent.protocol import CHECKPOINTS, RESTORE_VARIABLE, WORLD, Assignment
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -71,6 +71,7 @@ def _muster(a: Assignment, place: _Place) -> dict[str, str]:
         "MUSTER_TASK_COUNT_LEAST": str(a.get("least_tasks", a["tasks"])),
         "MUSTER_TASK_COUNT_MOST": str(a.get("most_tasks", a["tasks"])),
         "MUSTER_CHECKPOINT_FILE": f"{place.folder}/checkpoint",
+        **({"MUSTER_WORLD_FILE": f"{place.folder}/{WORLD}"} if "least_tasks" in a else {}),
         "MUSTER_NODE": place.node_name,
         "MUSTER_NODE_LIST": ",".join(a["node_names"]),
         "MUSTER_CPUS": place.cores,

@@ -152,6 +152,7 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
         for number, report in enumerate(read.objects(body.get("reports", []), "reports", MAX_REPORTS))
     ]
     known = dict(read.pairs(body.get("known", []), "known"))
+    worlds = _read_worlds(read, body)
     texts = {name: body.get(name, "") for name in ("boot_id", "agent_version")}
     for name, text in texts.items():
         if not isinstance(text, str) or "\0" in text:
@@ -173,8 +174,26 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
         inventory=inventory,
         described=described,
         protocol=protocol,
+        worlds=worlds,
         **texts,
     )
+
+
+def _read_worlds(read: Reader, body: Mapping[str, Any]) -> dict[int, int] | None:
+    """Task -> the size of its job that its file says; None from an agent that writes no such files."""
+    if "worlds" not in body:
+        return None
+    given = body["worlds"]
+    fits = isinstance(given, list) and len(given) <= MAX_KNOWN
+    if not fits or any(
+        not isinstance(one, list)
+        or len(one) != 3
+        or any(not isinstance(n, int) or isinstance(n, bool) or not 0 <= n <= _BIG_MAX for n in one)
+        for one in given
+    ):
+        read.problems.append(FieldProblem("worlds", "has to be a list of [task, epoch, size]"))
+        return {}
+    return {task: size for task, _, size in given}
 
 
 def _read_described(read: Reader, data: Mapping[str, Any], under: str) -> DescribedTask:

@@ -10,6 +10,7 @@ from scheduler.core.backfill.availability import Availability
 from scheduler.core.backfill.backfill import FOREVER_MS, StartResult
 from scheduler.core.backfill.earliest_start import EarliestStart, candidates_at, open_now
 from scheduler.core.backfill.future_use import FutureUse, after_ms
+from scheduler.core.backfill.limit_turns import LimitTurns
 from scheduler.core.backfill.reserved_capacity import ReservedCapacity
 from scheduler.core.backfill.reserved_limits import ReservedLimits
 from scheduler.core.backfill.spare_levels import SpareLevels
@@ -35,7 +36,7 @@ class ClusterBackfill:
     these need; `SpareLevels` finds its nodes. A class that fails at a level fails at all levels above.
     """
 
-    def __init__(self, context: CycleContext, lengths_ms: Ints, may_pass: Bools) -> None:
+    def __init__(self, context: CycleContext, lengths_ms: Ints, ends_ms: Ints, may_pass: Bools) -> None:
         self.starts: list[Start] = []
         #: Of each pending row with a reserved start, the ids of its nodes and what is kept for its tasks.
         self.reserved_nodes: dict[int, tuple[int, ...]] = {}
@@ -48,6 +49,8 @@ class ClusterBackfill:
         self._uses: list[FutureUse] = []  # what starts before the availability is first asked for
         self._capacity = ReservedCapacity()
         self._levels = SpareLevels(context, self._capacity)
+        #: Jobs that a limit keeps waiting, and their turns there.
+        self.turns = LimitTurns(context, ends_ms)
         self._limits: ReservedLimits | None = None  # None while no start is reserved
         self._short: set[int] = set()  # rows that a limit keeps now, and that had a reserved start before
         self._jobs: RunningJobs | None = None
@@ -61,9 +64,12 @@ class ClusterBackfill:
 
     def closed(self, rows: Ints, levels: Ints, *, asking: bool) -> Bools:
         numbers = self._context.job_classes.of_row[rows]
+        kept = self.turns.closed(rows, numbers) if self.turns else None
         if asking:
-            return self._barred[numbers]
-        closed = levels >= self._fails_from[numbers]
+            return self._barred[numbers] if kept is None else self._barred[numbers] | kept
+        closed: Bools = levels >= self._fails_from[numbers]
+        if kept is not None:
+            closed |= kept
         return closed if self._all_pass else closed | ~self._may_pass[rows]
 
     def start(self, row: int, level: int) -> StartResult:
@@ -76,12 +82,14 @@ class ClusterBackfill:
             return StartResult.NO_ROOM
         job_class = job_classes[number]
         refused = self._refused_now(row, job_class, number)
+        if refused is None and self.turns and self.turns.keeps(row, job_class, number):
+            refused = StartResult.BARRED
         if refused is None and level:
             refused = self._refused_beside_first(row, job_class, number, level)
         if refused is not None:
             return refused
         candidates = self._candidates(job_class, level)
-        chosen = None if candidates is None else self._choose(candidates, job_class, level)
+        chosen = None if candidates is None else self._choose(candidates, row, job_class, level)
         if candidates is None or chosen is None:
             self._note_no_nodes(job_class, number, level if candidates is not None else 0)
             return StartResult.NO_ROOM
@@ -148,6 +156,7 @@ class ClusterBackfill:
             # Others of its class may be in no array, or in one with room.
             return StartResult.NO_ROOM if self._had_reserved_start(row) else StartResult.BARRED
         if budgets.refuse and self._budget_is_short(row):
+            self.turns.wait_for_budget(row, job_class)
             return StartResult.BARRED  # others of its class may ask for less time
         if limits.admits(
             job_class.queue_row,
@@ -156,6 +165,7 @@ class ClusterBackfill:
             job_class.shape.tasks,
         ):
             return None
+        self.turns.wait(row, job_class)
         if self._had_reserved_start(row):
             return StartResult.NO_ROOM
         self._barred[number] = True
@@ -176,7 +186,9 @@ class ClusterBackfill:
         full = [row for row in range(len(context.cluster.snapshot.queues)) if limits.queue_is_full(row)]
         barred = np.isin(job_classes.queue_row, full)
         if not context.cluster.charges.has_model_lines and not limits.tree.keeps:
-            barred[context.line_needs.short(limits.tree).job_class] = True
+            short = context.line_needs.short(limits.tree)
+            barred[short.job_class] = True
+            self.turns.wait_all(short)
         barred[job_classes.of_row[context.cluster.snapshot.pending.promised_ms > 0]] = False
         if not (barred & ~self._barred).any():
             self._refusals_until_all *= 2  # something else refuses them
@@ -217,9 +229,9 @@ class ClusterBackfill:
         context, workspace = self._context, self._context.workspace
         snapshot, limits = context.cluster.snapshot, workspace.limits
         pending, running = snapshot.pending, snapshot.running
+        ends = context.cluster.allocations.job_end_ms
         if self._jobs is None:
             self._jobs = RunningJobs(context)
-        ends = running.expected_end_ms
         with workspace.trial():
             for ended in np.flatnonzero((ends > 0) & (ends <= at_ms)).tolist():
                 limits.take(
@@ -244,13 +256,17 @@ class ClusterBackfill:
             return self._context.candidates(job_class)
         return self._levels.candidates(job_class, level)
 
-    def _choose(self, candidates: Candidates, job_class: JobClass, level: int) -> ChosenNodes | None:
+    def _choose(
+        self, candidates: Candidates, row: int, job_class: JobClass, level: int
+    ) -> ChosenNodes | None:
         shape = job_class.shape
         if shape.most <= shape.tasks:
             return choose_nodes(candidates, shape)
         most = self._context.most_within_limits(job_class)
         if level and self._limits is not None:
             most = self._limits.most_tasks(job_class, most)
+        if self.turns:
+            most = self.turns.most_tasks(row, job_class, most)
         return choose_largest(candidates, shape, most)
 
     def _note_no_nodes(self, job_class: JobClass, number: int, level: int) -> None:
@@ -316,6 +332,7 @@ class ClusterBackfill:
             tasks=len(tasks),
         )
         workspace.budgets.take(row)
+        self.turns.start(row, charges, job_class.query.request, len(tasks))
 
     def _note_use(self, use: FutureUse) -> None:
         uses = self._uses if self._availability is None else self._availability.started
@@ -340,6 +357,10 @@ def _uses(tasks: list[BoundTask], job_class: JobClass, from_ms: int, until_ms: i
 
 
 def lengths_ms(limit_seconds: Ints, bound_seconds: Ints) -> Ints:
-    """How long each job may run: its own limit, else that of its queue, else FOREVER_MS."""
+    """How long each job may run: its own limit, else that of its queue, else FOREVER_MS.
+
+    A prediction is no limit: a job that has only that may start ahead of a reserved start where it fits beside it,
+    for however long it runs.
+    """
     limit = np.where(limit_seconds > 0, limit_seconds, bound_seconds)
     return np.where(limit > 0, limit * 1000, FOREVER_MS)

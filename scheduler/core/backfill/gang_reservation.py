@@ -141,8 +141,6 @@ class GangReservations:
             return
         nodes, at_ms = found
         until_ms = context.cluster.snapshot.now_ms + pending.assembly_seconds.item(row) * 1000
-        if until_ms < at_ms != FOREVER_MS:
-            return  # the nodes would not be free in time
         self.reserves.append(Reserve(pending.id.item(row), pending.generation.item(row), nodes, until_ms))
         self._in_line.add(row)
         self._keep(row, nodes, at_ms, until_ms)
@@ -155,7 +153,7 @@ class GangReservations:
         if at_ms != FOREVER_MS and row in self._in_line:
             number = cluster.snapshot.pending.id.item(row)
             self.expected.append(ExpectedStart(number, at_ms, tuple(nodes)))
-        self._note(row, _gathers(self._context, row, nodes, until_ms))
+        self._note(row, _gathers(self._context, row, nodes, until_ms, at_ms))
 
     def _note(self, row: int, why: Decision) -> None:
         if row in self._in_line:
@@ -262,13 +260,19 @@ def _waits_for_room(context: CycleContext, reasons: PendingReasons, row: int) ->
     return reasons.nodes(job_class) is not None
 
 
-def _gathers(context: CycleContext, row: int, nodes: Sequence[int], until_ms: int) -> Decision:
-    """The decision for a gang that gathers: for how many tasks there is room, on how many nodes, and until when."""
+def _gathers(context: CycleContext, row: int, nodes: Sequence[int], until_ms: int, at_ms: int) -> Decision:
+    """The decision for a gang that gathers: for how many tasks there is room, on how many nodes, and until when.
+
+    By the limits of the jobs that run there it has all of it at `at_ms`, which may be after its time is up: jobs
+    often end before their limits.
+    """
     cluster, job_class = context.cluster, context.job_classes.of(row)
     rows = [cluster.nodes.row[node] for node in nodes if node in cluster.nodes.row]
     slots = np.minimum(context.candidates(job_class).slots()[rows], job_class.shape.tasks)
+    late = {"by_limits_ms": at_ms} if until_ms < at_ms != FOREVER_MS else {}
     return decide(
         ReasonCode.WAITING_FOR_RESOURCES,
+        **late,
         resource="tasks",
         needs=job_class.shape.tasks,
         free=min(int(slots.sum()), job_class.shape.tasks),

@@ -10,6 +10,7 @@ import numpy as np
 from scheduler.core.cluster.column_answers import ColumnAnswers
 from scheduler.core.cluster.device_index import DeviceIndex
 from scheduler.core.columns import Bools, Ints, find_rows, rows_of, stable_order
+from scheduler.core.snapshot.likely_ends import likely_ends_ms
 from scheduler.core.snapshot.snapshot import Snapshot
 
 
@@ -34,9 +35,12 @@ class AllocationIndex:
     def end_ms(self) -> Ints:
         """When the job of each allocation is expected to end; 0 = unknown."""
         running = self._snapshot.running
-        return running.expected_end_ms[
-            rows_of(running.id, self._snapshot.allocations.job_id, what="running job")
-        ]
+        return self.job_end_ms[rows_of(running.id, self._snapshot.allocations.job_id, what="running job")]
+
+    @cached_property
+    def job_end_ms(self) -> Ints:
+        """When each running job is expected to end, by its limit or its prediction; 0 = unknown."""
+        return likely_ends_ms(self._snapshot.running, self._snapshot.now_ms)
 
     @cached_property
     def by_end(self) -> Ints:
@@ -60,11 +64,16 @@ class AllocationIndex:
         return self._answers.find("released", (amounts,), (nodes.tobytes(), count), work_out)
 
     @cached_property
+    def device_counts(self) -> Ints:
+        """How many devices each allocation names."""
+        held = self._snapshot.allocations.device_ids
+        return np.fromiter(map(len, held), dtype=np.int64, count=len(held))
+
+    @cached_property
     def devices(self) -> tuple[Ints, Ints]:
         """(row of the allocation, row of the device) of every device that is held."""
         held, device_id = self._snapshot.allocations.device_ids, self._device_index.id
-        counts = np.fromiter(map(len, held), dtype=np.int64, count=len(held))
-        allocation = np.repeat(np.arange(len(held)), counts)
+        allocation = np.repeat(np.arange(len(held)), self.device_counts)
         ids = np.fromiter(chain.from_iterable(held), dtype=np.int64, count=len(allocation))
         order = np.arange(len(device_id))
         if (np.diff(device_id) < 0).any():

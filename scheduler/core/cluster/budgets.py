@@ -46,6 +46,10 @@ class Budgets:
             return any(need.item(row) + need.item(beside) > self.left[budget] for budget, need in self._needs)
         return any(need.item(row) > self.left[budget] for budget, need in self._needs)
 
+    def short_of(self, row: int) -> list[tuple[int, Ints]]:
+        """The budgets with too little left for the pending job in this row, and what each pending job needs of it."""
+        return [(budget, need) for budget, need in self._needs if need.item(row) > self.left[budget]]
+
     def take(self, row: int, sign: int = 1) -> None:
         """Set aside what the pending job in this row needs."""
         for budget, need in self._needs:

@@ -64,6 +64,14 @@ class DeviceIndex:
         """Device id -> row."""
         return {device_id: row for row, device_id in enumerate(self.id.tolist())}
 
+    def rows_on(self, node_row: int, device_ids: Sequence[int]) -> list[int]:
+        """The rows of these devices of a node; without those that it has no more."""
+        if not device_ids:
+            return []
+        begin = self.first[node_row]
+        here = self.id[begin : self.first[node_row + 1]].tolist()
+        return [begin + here.index(device_id) for device_id in device_ids if device_id in here]
+
     @cached_property
     def healthy_list(self) -> list[bool]:
         healthy: list[bool] = self.healthy.tolist()

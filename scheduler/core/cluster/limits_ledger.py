@@ -66,6 +66,10 @@ class LimitsLedger:
                 return name, amount * tasks, free, total
         return None
 
+    def pool_left(self, row: int) -> int:
+        """What a pool has left; below 0 where more is in use than there is."""
+        return self._pool_capacity[row] - self.pool_used[row]
+
     def queue_is_full(self, queue_row: int) -> bool:
         return 0 < self.queue_bound[queue_row] <= self.queue_running[queue_row]
 

@@ -64,8 +64,7 @@ class RunningJobs:
         self._first = np.searchsorted(self.of_allocation[self._order], np.arange(len(running) + 1))
         since = np.maximum(running.started_ms, running.saved_ms)
         self.lost_seconds: Ints = np.maximum(cluster.snapshot.now_ms - since, 0) // 1000
-        devices = np.fromiter(map(len, allocations.device_ids), np.int64, count=len(allocations))
-        self.gpu_millis = self._sum(devices * allocations.gpu_millis)
+        self.gpu_millis = self._sum(cluster.allocations.device_counts * allocations.gpu_millis)
         self.cpu_millis = self._sum(allocations.cpu_millis)
         self.pause = running.pause
 
@@ -128,17 +127,17 @@ class RunningJobs:
         known = self._known_seats.get((victim, leaving))
         if known is None:
             cluster = self._context.cluster
-            allocations, device_row = cluster.snapshot.allocations, cluster.devices.row
+            allocations, node = cluster.snapshot.allocations, cluster.allocations.node
             known = self._known_seats[victim, leaving] = [
                 TaskAllocation(
-                    cluster.allocations.node.item(row),
+                    node.item(row),
                     allocations.rank.item(row),
                     Resources(
                         cpu_millis=allocations.cpu_millis.item(row),
                         memory_mib=allocations.memory_mib.item(row),
                         storage_mib=allocations.storage_mib.item(row),
                     ),
-                    [device_row[one] for one in allocations.device_ids[row] if one in device_row],
+                    cluster.devices.rows_on(node.item(row), allocations.device_ids[row]),
                     allocations.gpu_millis.item(row),
                     -1 if self._domains is None else self._domains[row],
                 )
@@ -146,6 +145,14 @@ class RunningJobs:
                 if allocations.leaving.item(row) == leaving
             ]
         return known
+
+    def allocations_of(self, jobs: Sequence[int]) -> tuple[Ints, Ints]:
+        """(row of the allocation, place of its job in this sequence) of all that these running rows hold."""
+        rows = np.array(jobs, dtype=np.int64)
+        first, counts = self._first[rows], self._first[rows + 1] - self._first[rows]
+        before = np.cumsum(counts) - counts
+        within = np.repeat(first - before, counts) + np.arange(int(counts.sum()))
+        return self._order[within], np.repeat(np.arange(len(rows)), counts)
 
     def remaining_tasks(self, victim: int) -> list[TaskAllocation]:
         """What its tasks hold, without the tasks that are removed in simulation."""
@@ -271,17 +278,10 @@ def place_preemptor(context: CycleContext, wanted: Preemptor) -> ChosenNodes | N
 
 def bind_preemptor(context: CycleContext, wanted: Preemptor, chosen: ChosenNodes) -> list[TaskPlacement]:
     """Take the place from the workspace; what each task got."""
-    cluster, request = context.cluster, wanted.job_class.query.request
+    candidates = context.candidates(wanted.job_class)
     return [
-        (
-            cluster.nodes.row[placement.node_id],
-            [cluster.devices.row[device] for device in placement.device_ids],
-            placement.gpu_millis,
-            cluster.numa.of(request, cluster.nodes.row[placement.node_id], placement.numa)
-            if request.one_domain
-            else -1,
-        )
-        for placement in bind_tasks(context.candidates(wanted.job_class), chosen)[0]
+        (row, devices, candidates.millis, domain)
+        for row, devices, domain in bind_tasks(candidates, chosen)[1]
     ]
 
 

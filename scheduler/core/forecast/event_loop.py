@@ -67,12 +67,14 @@ class EventLoop:
         `complete` adds to the snapshot what the virtual cluster does not know.
         """
         snapshot = self.cluster.snapshot_at(self.now_ms, np.array(self.waiting, dtype=np.int64))
-        plan = plan_cycle(complete(snapshot), policy, plugins)
+        whole = complete(snapshot)
+        plan = plan_cycle(whole, policy, plugins)
         for start in plan.starts:
             self._order[start.job_id] = self._started
             self._started += 1
         self.expect(self.cluster.apply(plan, self.now_ms))
         if plan.starts:
+            self.cluster.count_turns(whole, policy, plan)
             started = {self.cluster.row_of[start.job_id] for start in plan.starts}
             self.waiting = [row for row in self.waiting if row not in started]
         return plan

@@ -18,6 +18,7 @@ from scheduler.core.plan import Decision, Plan
 from scheduler.core.policy import Policy
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory
 from scheduler.core.reasons.messages import sentence
+from scheduler.core.snapshot.likely_ends import likely_ends_ms
 from scheduler.core.snapshot.snapshot import Snapshot
 
 #: What part of its limit a job runs, in thousandths, where no earlier jobs are known: the mean of the deciles
@@ -208,22 +209,28 @@ class _Playback:
 
     def _begin_running(self, snapshot: Snapshot) -> None:
         running, now_ms = snapshot.running, snapshot.now_ms
-        for number, started_ms, end_ms, stop_by_ms, user, project in zip(
+        for number, started_ms, end_ms, likely_ms, stop_by_ms, user, project in zip(
             running.id.tolist(), running.started_ms.tolist(), running.expected_end_ms.tolist(),
-            running.stop_by_ms.tolist(), running.user_id.tolist(), running.project_id.tolist(), strict=True,
+            likely_ends_ms(running, now_ms).tolist(), running.stop_by_ms.tolist(), running.user_id.tolist(),
+            running.project_id.tolist(), strict=True,
         ):  # fmt: skip
             if stop_by_ms and not self._loop.cluster.is_suspended(number):
                 self._loop.run(number, max(end_ms - now_ms, 1000) if end_ms else None)
             else:
-                self._run(number, started_ms, end_ms - started_ms if end_ms else FOREVER_MS, user, project)
+                limit_ms = end_ms - started_ms if end_ms else FOREVER_MS
+                self._run(number, started_ms, limit_ms, user, project, likely_ms=likely_ms - started_ms)
 
-    def _run(self, number: int, started_ms: int, limit_ms: int, user: int, project: int) -> None:
-        """Say how long a running job takes in this course."""
+    def _run(
+        self, number: int, started_ms: int, limit_ms: int, user: int, project: int, *, likely_ms: int
+    ) -> None:
+        """Say how long a running job takes in this course; without a limit or a history, `likely_ms` (0 = unknown)."""
         now_ms = self._loop.now_ms
         length: int | None = None if limit_ms == FOREVER_MS else limit_ms
         if self._course is not Course.LIMITS:
             share = _SHORT if self._course is Course.SHORT else number * _GOLDEN % 1.0
             length = self._history.length_ms(user, project, limit_ms, share, now_ms - started_ms)
+        if length is None and likely_ms > 0:
+            length = likely_ms
         if length is None:
             self.future.endless += 1
         self._loop.run(number, None if length is None else max(started_ms + length - now_ms, 1000))
@@ -243,7 +250,10 @@ class _Playback:
                 self._left.discard(number)
                 self.future.started_ms[number] = now_ms
                 self.future.ends_first[number] = self._ended_first
-            self._run(number, now_ms, self._limits_ms[row], jobs.user_id.item(row), jobs.project_id.item(row))
+            self._run(
+                number, now_ms, self._limits_ms[row], jobs.user_id.item(row), jobs.project_id.item(row),
+                likely_ms=jobs.predicted_seconds.item(row) * 1000,
+            )  # fmt: skip
         if self._plan is None:
             ahead = zip(plan.waiting.job_id.tolist(), plan.waiting.ahead_jobs.tolist(), strict=True)
             self.future.ahead_jobs = dict(ahead)

@@ -8,11 +8,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints
 from scheduler.core.forecast.virtual_allocations import VirtualAllocations
 from scheduler.core.forecast.virtual_reservations import VirtualReservations
 from scheduler.core.forecast.virtual_runs import VirtualRuns
+from scheduler.core.ordering.fair_queue import fair_queues, remembered, turns_after
 from scheduler.core.plan import Plan, Preempt, Resize
+from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import JobGate, Pause, PendingColumns, Snapshot
 
 #: How long a suspension, or the end of some tasks of a job, takes: one sync of its node.
@@ -50,6 +53,7 @@ class VirtualCluster:
         self._expected_starts = {number: at_ms for number, at_ms in expected if at_ms}
         #: Pending jobs for which others end, are suspended or shrink.
         self._preemptors: set[int] = set(pending.id[pending.awaited].tolist())
+        self._turns = snapshot.turns
         self._finish_changes(snapshot)
 
     def _finish_changes(self, snapshot: Snapshot) -> None:
@@ -118,6 +122,7 @@ class VirtualCluster:
             "now_ms": now_ms,
             "pending": pending,
             "running": self._runs.columns(now_ms),
+            "turns": self._turns,
             "reservations": base.reservations if reservations is None else reservations,
         }
         return Snapshot.build(**(groups | self._allocations.groups() | changed))
@@ -152,6 +157,12 @@ class VirtualCluster:
             events += self._resize(resize, now_ms)
         self._expected_starts = {one.job_id: one.at_ms for one in plan.expected}
         return events + [(at_ms, 0) for at_ms in self._reservations.apply(plan, self.jobs, self.row_of)]
+
+    def count_turns(self, snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
+        """Remember which tenants the starts of a plan of this snapshot have served, where tenants take turns."""
+        if fair_queues(policy):
+            started = [start.job_id for start in plan.starts]
+            self._turns = remembered(self._turns, turns_after(ClusterIndex(snapshot), policy, started))
 
     def run(
         self, job_id: int, now_ms: int, length_ms: int | None, *, tasks: int = 0, serial_millis: int = 0
@@ -220,7 +231,7 @@ def _with_running(snapshot: Snapshot) -> PendingColumns:
         "tasks": np.where(elastic, running.least_tasks, np.maximum(tasks, 1)),
         "most_tasks": np.where(elastic, running.most_tasks, 0), "elastic": elastic,
         "array_id": running.array_id, "pack": running.pack, "preemptible": running.preemptible,
-        "time_limit_seconds": np.maximum(limits, 0),
+        "time_limit_seconds": np.maximum(limits, 0), "predicted_seconds": running.predicted_seconds,
     }  # fmt: skip
     columns: dict[str, Any] = {}
     for f in fields(PendingColumns):

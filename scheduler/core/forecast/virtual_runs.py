@@ -73,6 +73,7 @@ class VirtualRuns:
             "priority": jobs.priority.item(row),
             "started_ms": now_ms,
             "expected_end_ms": now_ms + limit_seconds * 1000 if limit_seconds else 0,
+            "predicted_seconds": jobs.predicted_seconds.item(row),
             "array_id": jobs.array_id.item(row),
             "times_preempted": self._preemptions.get(number, 0),
             "preemptible": jobs.preemptible.item(row),

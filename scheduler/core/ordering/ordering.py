@@ -11,16 +11,20 @@ from quotas.core.fairshare import NOTHING, flat_share
 from scheduler.core.cluster.budgets import demoted
 from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.columns import Bools, Ints, rows_of, stable_order
+from scheduler.core.columns import Bools, Ints, stable_order
+from scheduler.core.ordering.fair_queue import tenant_turns
 from scheduler.core.placement.plugins import Orders, Rules
 from scheduler.core.policy import Policy
-from scheduler.core.reasons.job_reasons import job_reasons
 
-#: Keys of an order, most important first; all ascending. The job id comes after them all.
-Order = Callable[[ClusterIndex, Policy], tuple[Ints, ...]]
+#: Keys of an order, most important first; all ascending. The job id comes after them all. The number is the queue
+#: whose own policy it is, 0 for the cluster's.
+Order = Callable[[ClusterIndex, Policy, int], tuple[Ints, ...]]
 
 #: Later than every moment: no deadline, no time limit.
 _NEVER: Final = int(np.iinfo(np.int64).max)
+
+#: The highest priority of the bands below the highest: Low, Normal.
+_BANDS: Final = np.array([33, 66], dtype=np.int64)
 
 #: A factor of 0 to 1 in whole steps, so that sums do not depend on the order they are made in.
 _STEPS: Final = 1_000_000
@@ -36,13 +40,19 @@ def order_jobs(cluster: ClusterIndex, policy: Policy, rules: Rules) -> Ints:
     for queue_id, own in policy.queues:
         here = cluster.snapshot.pending.queue_id[order] == queue_id
         if here.any():
-            mine = job_order(cluster, own, own_rules[queue_id].orders)
+            mine = job_order(cluster, own, own_rules[queue_id].orders, queue_id)
             order[here] = mine[cluster.snapshot.pending.queue_id[mine] == queue_id]
     return order
 
 
-def job_order(cluster: ClusterIndex, policy: Policy, outside: tuple[Orders, ...] = ()) -> Ints:
-    """Rows of the pending jobs, first to last: outside orders, the policy, its tie-breakers, then job id."""
+def job_order(
+    cluster: ClusterIndex, policy: Policy, outside: tuple[Orders, ...] = (), queue_id: int = 0
+) -> Ints:
+    """Rows of the pending jobs, first to last.
+
+    Outside orders come first, then the jobs of a spent budget go last, then queues by their priority, the policy,
+    its tie-breakers and the job id. `queue_id` is the queue whose own policy this is, 0 for the cluster's.
+    """
     keys: list[Ints] = []
     for plugin in outside:
         numbers = np.asarray(plugin.order(cluster.snapshot.pending), dtype=np.float64)
@@ -50,18 +60,34 @@ def job_order(cluster: ClusterIndex, policy: Policy, outside: tuple[Orders, ...]
     last = demoted(cluster.snapshot)
     if last.any():
         keys.append(last.astype(np.int64))
-    keys.extend(ORDERS[policy.name](cluster, policy))
+    if (tier := _queue_tier(cluster, policy)) is not None:
+        keys.append(tier)
+    keys.extend(ORDERS[policy.name](cluster, policy, queue_id))
     keys.extend(_tie_breaker(cluster, name) for name in policy.tie_breakers)
     return _sorted_rows(keys, len(cluster.snapshot.pending))
 
 
-def _fifo(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
+def _queue_tier(cluster: ClusterIndex, policy: Policy) -> Ints | None:
+    """Queues of higher priority first, whatever the policy (as Slurm's PriorityTier of partitions); None = all equal.
+
+    A policy whose factors weigh the queue has said by how much it counts: then the weighted sum alone orders.
+    """
+    if any(name == "queue" for name, _ in policy.factors):
+        return None
+    priority = cluster.snapshot.queues.priority
+    if not len(priority) or (priority == priority[0]).all():
+        return None
+    tier: Ints = -priority[cluster.pending.queue]
+    return tier
+
+
+def _fifo(cluster: ClusterIndex, policy: Policy, queue_id: int) -> tuple[Ints, ...]:
     """As they came in."""
     return (cluster.snapshot.pending.submitted_ms,)
 
 
-def _priority(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
-    """Queue first, then job, then who could start first; or the weighted sum of factors."""
+def _priority(cluster: ClusterIndex, policy: Policy, queue_id: int) -> tuple[Ints, ...]:
+    """Job priority (or its band), then who could start first; or the weighted sum of factors."""
     pending = cluster.snapshot.pending
     since = np.maximum(pending.submitted_ms, pending.eligible_ms)
     if policy.factors:
@@ -69,8 +95,9 @@ def _priority(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
         for name, weight in policy.factors:
             total += factor(cluster, policy, name) * weight
         return (-total, since)
-    queue_priority = cluster.snapshot.queues.priority[cluster.pending.queue]
-    return (-(queue_priority * 101 + pending.priority), since)
+    if policy.priority_by == "band":
+        return (-np.searchsorted(_BANDS, pending.priority).astype(np.int64), since)
+    return (-pending.priority, since)
 
 
 def factor(cluster: ClusterIndex, policy: Policy, name: str) -> Ints:
@@ -110,7 +137,7 @@ def _tree_factor(cluster: ClusterIndex) -> Ints | None:
     return known.astype(np.int64)
 
 
-def _fairshare(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
+def _fairshare(cluster: ClusterIndex, policy: Policy, queue_id: int) -> tuple[Ints, ...]:
     """Who used least for their share first: the person in the tree, or the project where shares are flat.
 
     A project over a soft limit goes after all others; within one standing, as they came in.
@@ -126,7 +153,7 @@ def _fairshare(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
     return (over, rank[cluster.pending.project], submitted)
 
 
-def _sjf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
+def _sjf(cluster: ClusterIndex, policy: Policy, queue_id: int) -> tuple[Ints, ...]:
     """Shortest time limit first; those without any last."""
     snapshot = cluster.snapshot
     limit, bound = (
@@ -137,43 +164,16 @@ def _sjf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
     return (np.where(limit > 0, limit, _NEVER), snapshot.pending.submitted_ms)
 
 
-def _edf(cluster: ClusterIndex, _: Policy) -> tuple[Ints, ...]:
+def _edf(cluster: ClusterIndex, policy: Policy, queue_id: int) -> tuple[Ints, ...]:
     """Earliest deadline first; those without any last."""
     pending = cluster.snapshot.pending
     return (np.where(pending.deadline_ms > 0, pending.deadline_ms, _NEVER), pending.submitted_ms)
 
 
-def _fair_queue(cluster: ClusterIndex, policy: Policy) -> tuple[Ints, ...]:
-    """Tenants take turns by weight: the one whose running and waiting work so far costs least for its weight.
-
-    Each job carries what its tenant would hold once it had started, divided by the tenant's weight. Jobs that
-    their own rows or queues stop do not count: they take no turn, least of all one of their tenant.
-    """
-    snapshot = cluster.snapshot
-    pending, running = snapshot.pending, snapshot.running
-    waiting = pending.project_id if policy.tenant == "project" else pending.user_id
-    holding = running.project_id if policy.tenant == "project" else running.user_id
-    tenants, number = np.unique(np.concatenate([waiting, holding]), return_inverse=True)
-    cost = _cost(cluster)
-    for rows, _ in job_reasons(cluster):
-        cost[rows] = 0
-    held = np.zeros(len(running), dtype=np.int64)
-    job_row = rows_of(running.id, snapshot.allocations.job_id, what="running job")
-    devices = np.array([len(ids) for ids in snapshot.allocations.device_ids], dtype=np.int64)
-    np.add.at(held, job_row, np.maximum(devices * snapshot.allocations.gpu_millis, 1))
-    base = np.zeros(len(tenants), dtype=np.int64)
-    np.add.at(base, number[len(pending) :], held)
-    mine = number[: len(pending)]
-    order = np.lexsort((pending.id, pending.submitted_ms, mine))
-    total = np.cumsum(cost[order])
-    first = np.flatnonzero(np.diff(mine[order], prepend=-1))
-    before = np.repeat(total[first] - cost[order][first], np.diff(first, append=len(order)))
-    tag = np.zeros(len(pending), dtype=np.int64)
-    tag[order] = base[mine[order]] + total - before
-    weight = np.ones(len(pending), dtype=np.int64)
-    if policy.tenant == "project":
-        weight = np.maximum(snapshot.projects.share_weight[cluster.pending.project], 1)
-    return (tag * 1000 // weight, pending.submitted_ms)
+def _fair_queue(cluster: ClusterIndex, policy: Policy, queue_id: int) -> tuple[Ints, ...]:
+    """Tenants take turns by weight: smallest virtual start first, then smallest virtual finish."""
+    turns = tenant_turns(cluster, policy, queue_id)
+    return (turns.start, turns.start + turns.charge, cluster.snapshot.pending.submitted_ms)
 
 
 def _cost(cluster: ClusterIndex) -> Ints:

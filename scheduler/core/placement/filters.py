@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -312,32 +312,51 @@ def task_slots(query: FilterQuery, workspace: Workspace, keep: Bools, gates: tup
     slots = np.where(keep, np.iinfo(np.int64).max, 0)
     for gate in gates:
         if isinstance(gate, ResourceFilter):
-            headroom = gate.free(query, workspace)
-            if headroom is not None:
-                count = (
-                    _shares_free(query, workspace) if _is_share(gate, query) else headroom[0] // headroom[1]
-                )
+            count = slots_by_amount(query, workspace, gate)
+            if count is not None:
                 np.minimum(slots, count, out=slots)
     return np.maximum(slots, 0)
 
 
+def slots_by_amount(query: FilterQuery, workspace: Workspace, gate: ResourceFilter) -> Ints | None:
+    """How many tasks each node could take now by this amount alone; None where a task needs none of it."""
+    headroom = gate.free(query, workspace)
+    if headroom is None:
+        return None
+    return _shares_free(query, workspace) if _is_share(gate, query) else headroom[0] // headroom[1]
+
+
+def slots_by_capacity(query: FilterQuery, cluster: ClusterIndex, gate: ResourceFilter) -> Ints | None:
+    """The same of nodes that are empty."""
+    headroom = gate.capacity(query, cluster)
+    if headroom is None:
+        return None
+    if _is_share(gate, query):
+        return headroom[0] * (GPU_MILLIS // query.request.per_task.gpu_millis)
+    return headroom[0] // headroom[1]
+
+
 def capacity_slots(
-    query: FilterQuery, cluster: ClusterIndex, gates: tuple[NodeFilter, ...]
+    query: FilterQuery,
+    cluster: ClusterIndex,
+    gates: tuple[NodeFilter, ...],
+    *,
+    without: Collection[str] = (),
 ) -> tuple[Ints, Bools]:
-    """How many tasks each node could take were it empty and open, and which nodes no filter bars always."""
+    """How many tasks each node could take were it empty and open, and which nodes no filter bars always.
+
+    Static filters named in `without` bar none.
+    """
     allowed = np.ones(cluster.node_count, dtype=np.bool_)
     for gate in gates:
-        if isinstance(gate, StaticFilter) and gate.permanent:
+        if isinstance(gate, StaticFilter) and gate.permanent and gate.name not in without:
             mask = gate.keep(query, cluster)
             allowed = allowed if mask is None else allowed & mask
     slots = np.where(allowed, np.iinfo(np.int64).max, 0)
     for gate in gates:
         if isinstance(gate, ResourceFilter):
-            headroom = gate.capacity(query, cluster)
-            if headroom is not None:
-                count = headroom[0] // headroom[1]
-                if _is_share(gate, query):
-                    count = headroom[0] * (GPU_MILLIS // query.request.per_task.gpu_millis)
+            count = slots_by_capacity(query, cluster, gate)
+            if count is not None:
                 np.minimum(slots, count, out=slots)
     return slots, allowed
 

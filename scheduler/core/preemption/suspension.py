@@ -14,7 +14,7 @@ from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import Preemptor, RunningJobs
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.plan import Resume
-from scheduler.core.preemption.victim_search import VictimSearch
+from scheduler.core.preemption.victim_search import VictimSearch, cheapest_first
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.snapshot.snapshot import Pause
 
@@ -40,9 +40,7 @@ class SuspendSearch(VictimSearch):
         running = self.context.cluster.snapshot.running
         self.cost = np.maximum(self.jobs.cpu_millis, 1)
         self.loss = np.zeros(len(running), dtype=np.int64)
-        order = np.lexsort((-running.id, -running.started_ms, self.cost, self.standing))
-        self.rank = np.empty(len(order), dtype=np.int64)
-        self.rank[order] = np.arange(len(order))
+        self.rank = cheapest_first(running, self.cost, self.standing)
         self._able: Bools = (self.jobs.cpu_millis > 0) & (self.jobs.gpu_millis == 0)
 
     def allowed(self, wanted: Preemptor, priority: int) -> Bools:
@@ -92,7 +90,7 @@ def take_cpus(context: CycleContext, jobs: RunningJobs, row: int) -> list[Future
     per_task = Resources(
         cpu_millis=cluster.snapshot.classes[running.class_index.item(row)].per_task.cpu_millis
     )
-    until_ms, holds = running.expected_end_ms.item(row) or FOREVER_MS, []
+    until_ms, holds = cluster.allocations.job_end_ms.item(row) or FOREVER_MS, []
     for seat in jobs.seats(row):
         context.workspace.take(seat.row, per_task, [], 0, domain=seat.domain)
         holds.append(FutureUse(cluster.snapshot.now_ms, until_ms, seat.row, per_task, [], 0, seat.domain))

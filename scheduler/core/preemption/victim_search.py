@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.cluster.index import ClusterIndex
-from scheduler.core.columns import Bools, Ints
+from scheduler.core.columns import Bools, Ints, distinct, stable_order
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.context.running_jobs import Preemptor, RunningJobs, fits_limits, place_preemptor
 from scheduler.core.placement.candidates import Candidates
@@ -18,6 +19,7 @@ from scheduler.core.placement.filters import ResourceFilter
 from scheduler.core.placement.gang_layout import fit_on
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.qos import Qos
+from scheduler.core.snapshot.snapshot import RunningColumns
 
 #: Cores that a GPU counts as, to compare the work of jobs of one priority.
 CORES_OF_A_GPU: Final = 16
@@ -72,9 +74,7 @@ class VictimSearch:
         #: By priority; where the profile says so, by class of service within it.
         self.standing: Ints = preemption_rank(cluster) if rules.qos else running.priority
         #: Cheapest first: by standing, cost, latest start.
-        order = np.lexsort((-running.id, -running.started_ms, self.cost, self.standing))
-        self.rank: Ints = np.empty(len(order), dtype=np.int64)
-        self.rank[order] = np.arange(len(order))
+        self.rank = cheapest_first(running, self.cost, self.standing)
         ran = (cluster.snapshot.now_ms - running.started_ms) // 1000
         self._open: Bools = (
             running.preemptible
@@ -89,11 +89,18 @@ class VictimSearch:
         self._may_stop: dict[int, Bools] = {}
         self.bound = SearchBound()
 
+    @cached_property
+    def _priorities(self) -> list[int]:
+        """The priorities of running jobs, each once."""
+        return distinct(self.context.cluster.snapshot.running.priority).tolist()  # type: ignore[no-any-return]
+
     def may_stop(self, priority: int) -> Bools:
         """Running jobs that a job of this priority may have stopped."""
         if priority not in self._may_stop:
-            allowed = np.array([self.rules.may_stop(priority, victim) for victim in range(101)], np.bool_)
-            self._may_stop[priority] = allowed[self.context.cluster.snapshot.running.priority]
+            priorities = self.context.cluster.snapshot.running.priority
+            table = np.zeros(int(priorities.max(initial=0)) + 1, dtype=np.bool_)
+            table[[victim for victim in self._priorities if self.rules.may_stop(priority, victim)]] = True
+            self._may_stop[priority] = table[priorities]
         return self._may_stop[priority] & self._open
 
     def allowed(self, wanted: Preemptor, priority: int) -> Bools:
@@ -133,17 +140,16 @@ class VictimSearch:
         if not allowed.any() or not self.bound.spend(REMOVALS_A_SEARCH):
             return []
         tried: set[tuple[int, ...]] = set()
-        best: tuple[tuple[int, ...], list[int]] | None = None
-        for sequence, is_last_resort in self._sequences(wanted, allowed):
-            if not sequence or tuple(sequence) in tried or (is_last_resort and best is not None):
+        best = _Best()
+        released = ReleasedAmounts(self.context.whole_candidates(wanted.job_class), only_cpus=self.only_cpus)
+        for sequence in self._sequences(wanted, allowed, released, best):
+            if not sequence or tuple(sequence) in tried:
                 continue
             tried.add(tuple(sequence))
-            found = self.fewest(wanted, sequence)
+            found = self.fewest(wanted, sequence, released)
             if found and len(found) <= most:
-                worth = self.worth(found)
-                if best is None or worth < best[0]:
-                    best = worth, found
-        return best[1] if best else []
+                best.offer(self.worth(found), found)
+        return best.victims
 
     def worth(self, victims: Sequence[int]) -> tuple[int, ...]:
         """Less is better: the highest standing stopped, the cost of all, how many, the latest started."""
@@ -156,14 +162,14 @@ class VictimSearch:
             *sorted((-running.id[victims]).tolist()),
         )
 
-    def fewest(self, wanted: Preemptor, sequence: Sequence[int]) -> list[int]:
+    def fewest(self, wanted: Preemptor, sequence: Sequence[int], released: ReleasedAmounts) -> list[int]:
         """Of a sequence as few as let the job start: from its front until it fits, then each spared that can be.
 
         Idea: remove one after the other in simulation and look each time whether the job fits. The code differs in
         that it works out first how many have to be removed at least, and looks only from there on; where all of them
         together would not make room, none is removed.
         """
-        needed = self.needed_at_least(wanted, sequence)
+        needed = self.needed_at_least(wanted, sequence, released)
         if needed is None:
             return []
         stopped: list[int] = []
@@ -195,35 +201,37 @@ class VictimSearch:
                     stopped.remove(victim)
         return stopped
 
-    def needed_at_least(self, wanted: Preemptor, sequence: Sequence[int]) -> int | None:
+    def needed_at_least(
+        self, wanted: Preemptor, sequence: Sequence[int], released: ReleasedAmounts
+    ) -> int | None:
         """How many from the front of a sequence have to end at least for there to be room on nodes.
 
-        For a job of several tasks only whether all of them are enough, as 1; None = they are not.
+        For a job of several tasks only whether all of them are enough, as 1; None = they are not. `released` are for
+        all GPU models that the request allows: what ends may give quota of a closed model back.
         """
-        context, jobs, shape = self.context, self.jobs, wanted.job_class.shape
-        candidates = context.whole_candidates(
-            wanted.job_class
-        )  # what ends may give quota of a closed model back
-        opened = candidates.filters.passing()
-        place: Ints = np.full(len(self.rank), -1, dtype=np.int64)
-        place[list(sequence)] = np.arange(len(sequence))
-        nodes = context.cluster.allocations.node
-        held = np.flatnonzero((place[jobs.of_allocation] >= 0) & opened[nodes])
-        node, order = nodes[held], place[jobs.of_allocation[held]]
-        needs = list(_needs(candidates, held, only_cpus=self.only_cpus))
-        if not fit_on(_most_slots(opened, node, needs), shape, context.cluster):
-            return None
-        now = _most_slots(opened, node[:0], [(free, need, own[:0]) for free, need, own in needs])
-        if shape.tasks > 1 or now.any():
+        context, shape = self.context, wanted.job_class.shape
+        held, order = self.jobs.allocations_of(sequence)
+        nodes = context.cluster.allocations.node[held]
+        here = released.opened[nodes]
+        held, order, node = held[here], order[here], nodes[here]
+        if shape.tasks > 1:
+            return 1 if fit_on(_most_slots(released, node, held), shape, context.cluster) else None
+        if released.is_room_now:
             return 1
+        if not len(held):
+            return None
         by_node = np.lexsort((order, node))
-        enough, _ = _enough(
-            node[by_node], *_slices(node[by_node]), [(free, need, own[by_node]) for free, need, own in needs]
-        )
-        return int(order[by_node][enough].min(initial=len(sequence))) + 1
+        node, held = node[by_node], held[by_node]
+        fitting = order[by_node][_enough(node, *_slices(node), released.of(held))]
+        return int(fitting.min()) + 1 if len(fitting) else None
 
-    def _sequences(self, wanted: Preemptor, allowed: Bools) -> Iterator[tuple[list[int], bool]]:
-        """Orders in which to simulate the removal of victims, the most promising first; True = only if none helped."""
+    def _sequences(
+        self, wanted: Preemptor, allowed: Bools, released: ReleasedAmounts, best: _Best
+    ) -> Iterator[list[int]]:
+        """Orders in which to simulate the removal of victims, the most promising first.
+
+        The last one, of all victims, is for a job of one task made only if none of those before helped.
+        """
         context, jobs, shape = self.context, self.jobs, wanted.job_class.shape
         candidates = context.candidates(wanted.job_class)
         candidates.refresh()
@@ -232,41 +240,39 @@ class VictimSearch:
             same = self._same_limits(wanted, allowed)
             if same.any():
                 others = self._ranked(np.flatnonzero(allowed & ~same))
-                yield (self._ranked(np.flatnonzero(same)) + others)[:_LONGEST_TRIAL], False
+                yield (self._ranked(np.flatnonzero(same)) + others)[:_LONGEST_TRIAL]
             return
-        opened = candidates.filters.passing()
-        held = np.flatnonzero(allowed[jobs.of_allocation] & opened[context.cluster.allocations.node])
-        if not len(held):
-            return
+        if candidates is not released.candidates:  # some of the GPU models are closed
+            released = ReleasedAmounts(candidates, only_cpus=self.only_cpus)
+        held = np.flatnonzero(allowed[jobs.of_allocation] & released.opened[context.cluster.allocations.node])
         node, victim = context.cluster.allocations.node[held], jobs.of_allocation[held]
-        needs = list(_needs(candidates, held, only_cpus=self.only_cpus))
-        if not fit_on(_most_slots(opened, node, needs), shape, context.cluster):
+        if not len(held) or not fit_on(_most_slots(released, node, held), shape, context.cluster):
             return
-        order = np.lexsort((self.rank[victim], node))
+        order = stable_order(node * len(self.rank) + self.rank[victim])
         held, node, victim = held[order], node[order], victim[order]
         first, count = _slices(node)
-        enough, alone = _enough(node, first, count, [(free, need, own[order]) for free, need, own in needs])
-        if shape.tasks == 1 and alone.any():
-            yield [int(victim[alone][self.rank[victim[alone]].argmin()])], False
+        needs = released.of(held)
+        if shape.tasks == 1 and (alone := _alone(node, needs)).any():
+            yield [int(victim[alone][self.rank[victim[alone]].argmin()])]
         # Each node's price: its victims up to the first with which a task fits.
         cost = np.cumsum(self.cost[victim])
         cost = cost - np.repeat(cost[first] - self.cost[victim[first]], count)
-        rows = np.flatnonzero(enough)
+        rows = np.flatnonzero(_enough(node, first, count, needs))
         rows = rows[np.unique(node[rows], return_index=True)[1]]
         rows = rows[np.lexsort((node[rows], cost[rows], self.standing[victim[rows]]))]
-        on_node = {int(node[start]): (start, int(length)) for start, length in zip(first, count, strict=True)}
 
-        def there(node_row: int) -> list[int]:
-            start, length = on_node[node_row]
-            return list(dict.fromkeys(victim[start : start + length].tolist()))
+        def there(row: int) -> list[int]:
+            start, end = np.searchsorted(node, node[row]), np.searchsorted(node, node[row], side="right")
+            return list(dict.fromkeys(victim[start:end].tolist()))
 
         if shape.tasks == 1:
             for row in rows[:_NODES_TRIED].tolist():
-                yield there(int(node[row])), False
+                yield there(row)
         else:
-            chained = [one for row in rows.tolist() for one in there(int(node[row]))]
-            yield list(dict.fromkeys(chained))[:_LONGEST_TRIAL], False
-        yield self._ranked(np.unique(victim))[:_LONGEST_TRIAL], shape.tasks == 1
+            chained = [one for row in rows.tolist() for one in there(row)]
+            yield list(dict.fromkeys(chained))[:_LONGEST_TRIAL]
+        if shape.tasks > 1 or not best.victims:
+            yield self._ranked(distinct(victim))[:_LONGEST_TRIAL]
 
     def _same_limits(self, wanted: Preemptor, allowed: Bools) -> Bools:
         """Victims that hold of the first limit that keeps the job waiting, if together they hold enough of it."""
@@ -292,17 +298,63 @@ class VictimSearch:
         return ordered
 
 
+class _Best:
+    """The cheapest set of victims that was found for one job; none before the first."""
+
+    def __init__(self) -> None:
+        self.victims: list[int] = []
+        self._worth: tuple[int, ...] = ()
+
+    def offer(self, worth: tuple[int, ...], victims: list[int]) -> None:
+        if not self.victims or worth < self._worth:
+            self._worth, self.victims = worth, victims
+
+
 Need = tuple[Ints, int, Ints]  # free on each node, needed by one task, given back by each allocation
 
 
-def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[Need]:
+class ReleasedAmounts:
+    """What is free for one task of a request, and what each running allocation gives back of that: by resource.
+
+    As of the moment when the amounts are first asked for.
+    """
+
+    def __init__(self, candidates: Candidates, *, only_cpus: bool) -> None:
+        """`only_cpus`: nothing else is given back."""
+        self.candidates, self.opened = candidates, candidates.filters.passing()
+        self._only_cpus = only_cpus
+
+    @cached_property
+    def needs(self) -> list[Need]:
+        return list(_needs(self.candidates, only_cpus=self._only_cpus))
+
+    def of(self, held: Ints) -> list[Need]:
+        """The same with what these allocations give back, in their order."""
+        return [(free, need, own[held]) for free, need, own in self.needs]
+
+    @cached_property
+    def is_room_now(self) -> bool:
+        """Whether one task finds all amounts on a node before anything is given back."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return bool(_most_slots(self, nothing, nothing).any())
+
+
+def cheapest_first(running: RunningColumns, cost: Ints, standing: Ints) -> Ints:
+    """The place of each running job in the order of standing, cost, latest start, highest number."""
+    rank: Ints = np.empty(len(running), dtype=np.int64)
+    rank[np.lexsort((-running.id, -running.started_ms, cost, standing))] = np.arange(len(running))
+    return rank
+
+
+def _needs(candidates: Candidates, *, only_cpus: bool) -> Iterator[Need]:
     """Every measured resource of a request; GPUs in thousandths, as if each came back whole or not at all.
 
-    `only_cpus`: of these allocations nothing else comes back.
+    `only_cpus`: nothing else comes back of any allocation.
     """
-    nothing = np.zeros(len(held), dtype=np.int64)
     query, workspace = candidates.query, candidates.workspace
     cluster, request = workspace.cluster, query.request
+    allocations = cluster.snapshot.allocations
+    nothing = np.zeros(len(allocations), dtype=np.int64)
     for gate in candidates.rules.gates:
         if not isinstance(gate, ResourceFilter) or (headroom := gate.free(query, workspace)) is None:
             continue
@@ -310,19 +362,16 @@ def _needs(candidates: Candidates, held: Ints, *, only_cpus: bool) -> Iterator[N
             continue  # more than enough is looked for here; the trial says whether it is in one domain
         if gate.name != "gpus":
             comes = gate.name == "cpu_millis" or not only_cpus
-            amounts = getattr(cluster.snapshot.allocations, gate.name)[held] if comes else nothing
-            yield headroom[0], headroom[1], amounts
+            yield headroom[0], headroom[1], getattr(allocations, gate.name) if comes else nothing
             continue
-        usable = cluster.devices.matching(request.gpu_model, request.gpu_memory_mib) & cluster.devices.healthy
-        free = np.zeros(cluster.node_count, dtype=np.int64)
-        left = np.maximum(GPU_MILLIS - workspace.devices.used, 0)
-        each = cluster.snapshot.allocations.gpu_millis[held]
+        usable = cluster.devices.usable(request.gpu_model, request.gpu_memory_mib)
+        left, each = np.maximum(GPU_MILLIS - workspace.devices.used, 0), allocations.gpu_millis
         if request.gpu_slice:  # held whole, whatever it counts for
-            left, each = np.where(workspace.devices.used > 0, 0, left), np.full(len(held), GPU_MILLIS)
-        np.add.at(free, cluster.devices.node[usable], left[usable])
-        devices = cluster.allocations.gpus_held(request.gpu_model, request.gpu_memory_mib)[held]
+            left = np.where(workspace.devices.used > 0, 0, left)
+            each = np.full(len(allocations), GPU_MILLIS)
+        devices = cluster.allocations.gpus_held(request.gpu_model, request.gpu_memory_mib)
         need = request.per_task.gpu_millis if request.shares_gpu else request.per_task.gpus * GPU_MILLIS
-        yield free, need, nothing if only_cpus else devices * each
+        yield cluster.devices.per_node(left * usable), need, nothing if only_cpus else devices * each
 
 
 def _slices(node: Ints) -> tuple[Ints, Ints]:
@@ -331,24 +380,31 @@ def _slices(node: Ints) -> tuple[Ints, Ints]:
     return first, np.diff(np.append(first, len(node)))
 
 
-def _enough(node: Ints, first: Ints, count: Ints, needs: list[tuple[Ints, int, Ints]]) -> tuple[Bools, Bools]:
-    """Of allocations in the order of their nodes: whether a task fits once those up to it are removed, or it alone.
+def _enough(node: Ints, first: Ints, count: Ints, needs: list[Need]) -> Bools:
+    """Of allocations in the order of their nodes: whether a task fits once those up to it are removed.
 
     `first` and `count` are the slice of each node; `needs` are free, need and what each allocation holds.
     """
-    enough, alone = np.ones(len(node), np.bool_), np.ones(len(node), np.bool_)
+    enough = np.ones(len(node), np.bool_)
     for free, need, own in needs:
         total = np.cumsum(own)
         before = np.repeat(total[first] - own[first], count)
         enough &= free[node] + total - before >= need
+    return enough
+
+
+def _alone(node: Ints, needs: list[Need]) -> Bools:
+    """Of allocations: whether a task fits once it alone is removed."""
+    alone = np.ones(len(node), np.bool_)
+    for free, need, own in needs:
         alone &= free[node] + own >= need
-    return enough, alone
+    return alone
 
 
-def _most_slots(opened: Bools, node: Ints, needs: Sequence[Need]) -> Ints:
-    """Never fewer tasks than each node could take without all of these allocations."""
-    slots = np.where(opened, np.iinfo(np.int64).max, 0)
-    for free, need, amounts in needs:
+def _most_slots(released: ReleasedAmounts, node: Ints, held: Ints) -> Ints:
+    """Never fewer tasks than each node could take without all of these allocations, which are on these nodes."""
+    slots = np.where(released.opened, np.iinfo(np.int64).max, 0)
+    for free, need, amounts in released.of(held):
         whole = free.copy()
         np.add.at(whole, node, amounts)
         np.minimum(slots, whole // need, out=slots)

@@ -9,6 +9,7 @@ from typing import Final
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.plan import Fact
 from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.reasons.closed_words import closed_beside, nodes_unavailable
 
 Facts = Mapping[str, int | str]
 
@@ -47,6 +48,7 @@ def sentence(
     """
     known = dict(facts)
     text = _SENTENCES[reason](known)
+    text += closed_beside(known)
     if known.get("search_ended"):
         text += " The search for jobs to preempt reached its bound in this cycle before it had tried all."
     if ahead_jobs:
@@ -125,6 +127,8 @@ def _invalid_spec(facts: Facts) -> str:
         why = _too_many_tasks(facts)
     else:
         why = f"Requests {needs} in all; the matching nodes have {total}."
+    if kind in {"rack", "zone", "spread"}:
+        return why  # an operator says which rack a node is in
     return f"{why} The job can never start as written."
 
 
@@ -180,17 +184,6 @@ def _no_matching_node(facts: Facts) -> str:
         return "The cluster has no nodes."
     if gate == "combination":
         return "No single node has all that one task requests. The job can never start as written."
-    if gate == "isolation":
-        return (
-            f"No node offers {wanted} isolation, which the queue requires: node {_text(facts, 'node')} "
-            f"{_text(facts, 'lacks')}. Choose another queue, or ask an operator for such a node."
-        )
-    if gate == "agent":
-        count = _number(facts, "nodes_too_old")
-        return (
-            f"{count:,} {_plural('node', count)} {'runs' if count == 1 else 'run'} an agent older than needed for "
-            f"{wanted}; upgrade the agent."
-        )
     named = f" ({wanted})" if wanted else ""
     words = GATE_WORDS.get(gate, f"are excluded by {gate}")
     return f"No matching node: all {words}{named}. The job can never start as written."
@@ -366,12 +359,20 @@ def _backoff(facts: Facts) -> str:
 
 
 def _waiting_for_resources(facts: Facts) -> str:
+    if "gates" in facts:
+        return nodes_unavailable(facts)
     if "gathering" in facts:
         nodes = _number(facts, "gathering")
+        late = (
+            f" By the time limits of running jobs all are free at {_time(facts, 'by_limits_ms')}, after that: the job "
+            "starts only if some end before their limits."
+            if "by_limits_ms" in facts
+            else ""
+        )
         return (
             f"Reserving {nodes:,} {_plural('node', nodes)} until {_time(facts, 'until_ms')}: "
             f"{_number_of(facts, 'free')} of {_amount(facts, 'needs')} fit so far; "
-            "more are reserved as they become free."
+            f"more are reserved as they become free.{late}"
         )
     text = (
         f"Needs {_amount(facts, 'needs')}; {_number_of(facts, 'free')} of {_number_of(facts, 'total')} free"
@@ -385,6 +386,11 @@ def _priority(facts: Facts) -> str:
     if "job" not in facts:
         return f"Fits now, but queue {_text(facts, 'queue')} starts jobs strictly in order."
     job, barred = _number(facts, "job"), _text(facts, "barred")
+    if barred in {"quota", "budget"} and "start_ms" in facts:
+        return (
+            f"Fits now, but job {job} ahead waits for the same {barred}, and this job could still be running at "
+            f"{_time(facts, 'start_ms')}, when job {job} can have it. A shorter time limit may allow backfill."
+        )
     if barred == "budget":
         return f"Fits now, but the remaining budget is reserved for job {job} ahead."
     if barred == "scan":
@@ -444,6 +450,8 @@ def _fair_share_behind(facts: Facts) -> str:
 
 def _agent_unreachable(facts: Facts) -> str:
     count = _number(facts, "unreachable")
+    if count == 1 and facts.get("node"):
+        return f"The only matching node ({facts['node']}) does not respond."
     return f"None of the matching nodes ({count:,}) responds."
 
 
@@ -465,6 +473,7 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.EXCEEDS_BUDGET: _exceeds_budget,
     ReasonCode.QUOTA_PROVIDER_AWAY: lambda facts: _text(facts, "text", "The quota provider is unreachable."),
     ReasonCode.APPROVAL_PENDING: lambda _: "Needs approval.",
+    ReasonCode.NODES_UNAVAILABLE: nodes_unavailable,
     ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as requested.",
     ReasonCode.DEPENDENCY: lambda _: "Depends on other jobs.",
     ReasonCode.BACKOFF: _backoff,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from scheduler.core.cluster.numa import UNKNOWN
@@ -45,13 +47,18 @@ def spans_domains_now(candidates: Candidates, shape: Shape) -> dict[str, int | s
     }
 
 
-def never_fits_one_domain(candidates: Candidates, shape: Shape) -> dict[str, int | str] | None:
-    """The same of a cluster that is idle and open: what it has in its largest NUMA domains."""
+def never_fits_one_domain(
+    candidates: Candidates, shape: Shape, *, without: Collection[str] = ()
+) -> dict[str, int | str] | None:
+    """The same of a cluster that is idle and open: what it has in its largest NUMA domains.
+
+    Static filters named in `without` close no node.
+    """
     if candidates.numa is None:
         return None
     query, cluster = candidates.query, candidates.workspace.cluster
     others = tuple(gate for gate in candidates.rules.gates if gate.name != GATE)
-    slots, allowed = capacity_slots(query, cluster, others)
+    slots, allowed = capacity_slots(query, cluster, others, without=without)
     if not fit_on(slots, shape, cluster):
         return None
     domains = cluster.numa

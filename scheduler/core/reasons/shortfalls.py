@@ -13,17 +13,24 @@ from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.placement.binding import choose_nodes
 from scheduler.core.placement.candidates import Candidates
-from scheduler.core.placement.filters import FilterQuery, ResourceFilter, StaticFilter, task_slots
+from scheduler.core.placement.filters import (
+    FilterQuery,
+    ResourceFilter,
+    StaticFilter,
+    capacity_slots,
+    slots_by_amount,
+    slots_by_capacity,
+    task_slots,
+)
 from scheduler.core.placement.gang_layout import domain_room, fit_on
 from scheduler.core.placement.plugins import Rules
 from scheduler.core.placement.shape import Shape
 from scheduler.core.placement.topology_spread import Spread
 from scheduler.core.plan import Decision, Facts, FilterCount, decide, sorted_facts
 from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.reasons.closed_nodes import LASTING, closed_always, closed_beside, closed_now
 from scheduler.core.reasons.numa_fit import GATE as NUMA_GATE
 from scheduler.core.reasons.numa_fit import never_fits_one_domain, spans_domains_now
-from scheduler.core.snapshot.agent_features import in_words
-from scheduler.core.snapshot.node_isolation import lacking, level_of_bits
 
 #: Allocations looked at before all of them, to say how much ends by when.
 _FIRST_ENDS: Final = 512
@@ -51,13 +58,16 @@ def never_fits(candidates: Candidates, shape: Shape, rules: Rules) -> Decision |
         )
     if shape.tasks == 1 and candidates.is_possible:
         return None
-    slots, allowed = candidates.capacity
-    if not allowed.any():
-        return _no_matching_node(candidates, rules)
-    if fit_on(slots, shape, workspace.cluster):
+    if fit_on(candidates.capacity[0], shape, workspace.cluster):
         return None
     counts = filter_counts(candidates)
-    if (spans := never_fits_one_domain(candidates, shape)) is not None:
+    closed = closed_always(candidates, shape)
+    if closed is not None:
+        return _with_gates(ReasonCode.NODES_UNAVAILABLE, closed, workspace.cluster, counts)
+    slots, allowed = capacity_slots(query, workspace.cluster, rules.gates, without=LASTING)
+    if not allowed.any():
+        return _no_matching_node(candidates, rules, counts)
+    if (spans := never_fits_one_domain(candidates, shape, without=LASTING)) is not None:
         reason, facts = ReasonCode.INVALID_SPEC, spans | {"kind": "numa"}
     elif not slots.any():
         reason, facts = _no_node_is_large_enough(candidates, rules, allowed)
@@ -106,6 +116,8 @@ def not_now(candidates: Candidates, shape: Shape, rules: Rules) -> Decision | No
         return None
     counts = filter_counts(candidates)
     reason, facts = _first_shortfall(candidates, shape, rules)
+    if "gates" not in facts and reason in (ReasonCode.WAITING_FOR_RESOURCES, ReasonCode.TOPOLOGY_FRAGMENTED):
+        facts |= closed_beside(candidates, shape)
     return _with_gates(reason, facts, candidates.workspace.cluster, counts)
 
 
@@ -116,6 +128,7 @@ def _first_shortfall(candidates: Candidates, shape: Shape, rules: Rules) -> _Sho
         _held_by_reservations(candidates, shape, rules)
         or _away_from_other_jobs(candidates, shape, rules)
         or _unreachable(candidates)
+        or _closed(candidates, shape, opened)
         or _spanning_domains(candidates, shape)
         or _too_little_free(candidates, shape, opened)
         or _too_far_apart(candidates, shape)
@@ -151,9 +164,23 @@ def _away_from_other_jobs(candidates: Candidates, shape: Shape, rules: Rules) ->
 
 def _unreachable(candidates: Candidates) -> _Shortfall | None:
     nodes, suitable = candidates.workspace.cluster.nodes, candidates.suitable
+    nodes_of = candidates.workspace.cluster.snapshot.nodes
     if candidates.is_possible if nodes.all_up else (suitable & nodes.is_up).any():
         return None
-    return ReasonCode.AGENT_UNREACHABLE, {"unreachable": int(suitable.sum())}
+    count, first = int(suitable.sum()), int(suitable.argmax())
+    return ReasonCode.AGENT_UNREACHABLE, {"unreachable": count, "node": nodes_of.name[first]}
+
+
+def _closed(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall | None:
+    """The open nodes could not hold the job even idle: what closes the others."""
+    found = closed_now(candidates, shape, opened)
+    if found is None:
+        return None
+    opening, facts = found
+    if opening.gates == ("reserved",):
+        query, cluster = candidates.query, candidates.workspace.cluster
+        return ReasonCode.RESERVATION, _reservation_facts(query, cluster, opening.nodes)
+    return ReasonCode.WAITING_FOR_RESOURCES, facts
 
 
 def _spanning_domains(candidates: Candidates, shape: Shape) -> _Shortfall | None:
@@ -190,18 +217,50 @@ def _too_far_apart(candidates: Candidates, shape: Shape) -> _Shortfall | None:
 
 
 def _in_pieces(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall | None:
-    """Enough in all, but in pieces: name the resource that splits worst, the first among equals."""
+    """Enough in all, but in pieces: name a resource of which no node has enough for a task.
+
+    Where there is none, the one that would let the most tasks in were all of it free; among equals the one that splits
+    worst, then the first.
+    """
     rooms, rows = list(_frees(candidates)), np.flatnonzero(opened)
     if not rooms or not len(rows):
         return None
-    fitting = [(int((column[rows] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)]
-    name, column, need = rooms[min(fitting)[1]]
+    fitting: list[tuple[int, ...]] = [
+        (int((column[rows] >= need).sum()), place) for place, (_, column, need) in enumerate(rooms)
+    ]
+    if (
+        len(rooms) > 1 and min(fitting)[0] > 0
+    ):  # each is to be had on some node: not all on one, or too few times
+        gains = _tasks_once_free(candidates, shape, rows)
+        names = ("gpus" if name == "gpu_millis" else name for name, _, _ in rooms)
+        fitting = [(-gains.get(name, 0), *key) for name, key in zip(names, fitting, strict=True)]
+    name, column, need = rooms[min(fitting)[-1]]
     return ReasonCode.TOPOLOGY_FRAGMENTED, {
         "resource": name,
         "needs": need * shape.tasks,
         "per_task": need,
         "free": int(np.maximum(column[rows], 0).sum()),
         "largest": int(column[rows].max()),
+    }
+
+
+def _tasks_once_free(candidates: Candidates, shape: Shape, rows: Ints) -> dict[str, int]:
+    """By filter of an amount: how many tasks these nodes would take if all of that amount were free."""
+    query, workspace = candidates.query, candidates.workspace
+    now: dict[str, Ints] = {}
+    idle: dict[str, Ints] = {}
+    for gate in candidates.rules.rooms:
+        free = slots_by_amount(query, workspace, gate)
+        whole = slots_by_capacity(query, workspace.cluster, gate)
+        if free is not None and whole is not None:
+            now[gate.name], idle[gate.name] = np.minimum(free, shape.tasks)[rows], whole[rows]
+    return {
+        name: int(
+            np.maximum(np.minimum.reduce([*(now[one] for one in now if one != name), idle[name]]), 0)
+            .clip(max=shape.tasks)
+            .sum()
+        )
+        for name in now
     }
 
 
@@ -272,42 +331,21 @@ def filter_counts(candidates: Candidates) -> tuple[FilterCount, ...]:
     return tuple(counts)
 
 
-def _no_matching_node(candidates: Candidates, rules: Rules) -> Decision:
-    """No node passes the permanent gates: name the one that turns most away, and what it was asked for."""
-    query, cluster = candidates.query, candidates.workspace.cluster
-    request = query.request
-    counts = filter_counts(candidates)
-    permanent = {gate.name for gate in rules.gates if isinstance(gate, StaticFilter) and gate.permanent}
-    worst = max((c for c in counts if c.gate in permanent), key=lambda count: count.alone, default=None)
+def _no_matching_node(candidates: Candidates, rules: Rules, counts: tuple[FilterCount, ...]) -> Decision:
+    """No machine is of the kind: name the filter that turns most away, and what it was asked for."""
+    request, cluster = candidates.query.request, candidates.workspace.cluster
+    hardware = {
+        gate.name
+        for gate in rules.gates
+        if isinstance(gate, StaticFilter) and gate.permanent and gate.name not in LASTING
+    }
+    worst = max((c for c in counts if c.gate in hardware), key=lambda count: count.alone, default=None)
     facts: Facts = {"gate": worst.gate if worst else "none"}
     if worst is not None and worst.gate == "gpu_model":
         facts["wanted"] = request.gpu_model
         if request.gpu_memory_mib:
             facts["gpu_memory_mib"] = request.gpu_memory_mib
-    elif worst is not None and worst.gate == "labels":
-        facts["wanted"] = ", ".join(f"{key}={value}" for key, value in request.node_selector)
-    elif worst is not None and worst.gate == "isolation":
-        facts |= _isolation_facts(query, cluster)
-    elif worst is not None and worst.gate == "agent":
-        facts |= {"wanted": in_words(_unknown(query, cluster)), "nodes_too_old": worst.alone}
     return _with_gates(ReasonCode.NO_MATCHING_NODE, facts, cluster, counts)
-
-
-def _unknown(query: FilterQuery, cluster: ClusterIndex) -> int:
-    """What the job needs and the agent of some node does not know, as bits."""
-    needs = query.request.features
-    return int(np.bitwise_or.reduce(~cluster.snapshot.nodes.features & needs))
-
-
-def _isolation_facts(query: FilterQuery, cluster: ClusterIndex) -> Facts:
-    """The level that was asked for, the node that comes nearest to it, the first among equals, and what it lacks."""
-    has = cluster.snapshot.nodes.isolation & query.isolation
-    row = max(range(len(has)), key=lambda row: (has.item(row).bit_count(), -row))
-    return {
-        "wanted": level_of_bits(query.isolation).value,
-        "node": cluster.snapshot.nodes.name[row],
-        "lacks": " and ".join(lacking(has.item(row), query.isolation)),
-    }
 
 
 def _reservation_facts(query: FilterQuery, cluster: ClusterIndex, held: Bools) -> Facts:

@@ -47,7 +47,7 @@ from scheduler.core.snapshot.constraints import (
 )
 from scheduler.core.snapshot.delta import changed, difference, with_classes
 from scheduler.core.snapshot.request_classes import RequestClass
-from scheduler.core.snapshot.snapshot import GROUPS, Snapshot
+from scheduler.core.snapshot.snapshot import GROUPS, LATER_GROUPS, Snapshot
 
 #: Raised when a reader of the old version could no longer tell what was meant. A new column with a
 #: default does not raise it: old recordings are read with the default.
@@ -192,7 +192,11 @@ def _snapshot_bytes(snapshot: Snapshot) -> bytes:
         "version": VERSION,
         "now_ms": snapshot.now_ms,
         "classes": [_class_row(request) for request in snapshot.classes],
-        "groups": {name: _write_columns(getattr(snapshot, name), blobs) for name in GROUPS},
+        "groups": {
+            name: _write_columns(getattr(snapshot, name), blobs)
+            for name in GROUPS
+            if name not in LATER_GROUPS or len(getattr(snapshot, name))
+        },
     }
     return _frame(header, blobs)
 

@@ -140,6 +140,9 @@ class PendingColumns(Columns):
     labels: tuple[Labels, ...] = objects(default=())
     elastic: Bools = bools(default=False)  # this and the next matter once it runs: for what is played ahead
     preemptible: Bools = bools(default=True)
+    predicted_seconds: Ints = ints(
+        default=0
+    )  # of one without a limit, how long it is likely to run; 0 = unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +173,9 @@ class RunningColumns(Columns):
     resized_ms: Ints = ints(default=0)  # when its size was changed last; 0 = not since it started
     resized_for: Ints = ints(default=0)  # the pending job that its leaving tasks make room for; 0 = for none
     pack: Ints = ints(default=0)  # as of pending jobs
+    predicted_seconds: Ints = ints(
+        default=0
+    )  # of one without a limit, how long it is likely to run; 0 = unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,6 +266,28 @@ def share_key(project_id: Ints, user_id: Ints) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
+class TurnColumns(Columns):
+    """The memory of fair queueing (`ordering.fair_queue`): how far each tenant is in virtual time, of the cluster's
+    policy and of each queue with its own. Tenant 0 is the virtual time itself. Empty where no policy is "fair_queue".
+    """
+
+    id: Ints = ints()  # turn_key(queue, by_user, tenant)
+    queue_id: Ints = ints(default=0)  # 0 = of the cluster's policy
+    by_user: Bools = bools(default=False)  # the tenants are people, else projects
+    tenant_id: Ints = ints()
+    virtual: Ints = ints(
+        default=0
+    )  # where its next job starts, in fair_queue.SCALE of a millionth of the site
+    waiting: Bools = bools(default=False)  # it had a job left that could start when this was written
+    weight: Ints = ints(default=1)  # of a person; a project's is with the project
+
+
+def turn_key(queue_id: int, by_user: bool, tenant_id: int) -> int:
+    """The key of a tenant's row; ids of queues are below 2^30, of tenants below 2^32."""
+    return (queue_id << 33) | (by_user << 32) | tenant_id
+
+
+@dataclass(frozen=True, eq=False)
 class QuotaColumns(Columns):
     """Upper bounds on what may be in use at once, each below one other or none.
 
@@ -344,6 +372,7 @@ class Snapshot:
     pools: PoolColumns = field(default_factory=PoolColumns)
     shares: ShareColumns = field(default_factory=ShareColumns)
     budgets: BudgetColumns = field(default_factory=BudgetColumns)
+    turns: TurnColumns = field(default_factory=TurnColumns)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -365,6 +394,7 @@ class Snapshot:
         pools: PoolColumns | None = None,
         shares: ShareColumns | None = None,
         budgets: BudgetColumns | None = None,
+        turns: TurnColumns | None = None,
     ) -> Snapshot:
         """Sort every class, renumber the classes and check every reference.
 
@@ -393,6 +423,7 @@ class Snapshot:
             pools=(pools or PoolColumns()).sorted_by_key(),
             shares=(shares or ShareColumns()).sorted_by_key(),
             budgets=(budgets or BudgetColumns()).sorted_by_key(),
+            turns=(turns or TurnColumns()).sorted_by_key(),
         )
         snapshot.check_references()
         return snapshot
@@ -419,6 +450,9 @@ class Snapshot:
         """What each task of this pending job asks for."""
         return self.classes[int(self.pending.class_index[self.job_row(job_id)])]
 
+
+#: Groups that are recorded only where they have rows: recordings from before there were any stay as they are.
+LATER_GROUPS: Final = frozenset({"turns"})
 
 #: Groups in the order they are recorded.
 GROUPS: Final = tuple(f.name for f in fields(Snapshot) if f.name not in {"now_ms", "classes"})

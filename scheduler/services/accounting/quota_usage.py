@@ -113,10 +113,15 @@ class HeldAllocations:
         return found
 
     def pending_jobs(self, line_ids: Iterable[int]) -> Mapping[int, int]:
-        """Jobs that wait and count on each of these lines; three queries, however many lines."""
+        """Jobs that wait and count on each of these lines; four queries, however many lines."""
         wanted = list(Quota.objects.filter(pk__in=list(line_ids)))
-        groups = Job.objects.pending().order_by().values_list("project_id", "user_id", "job_type")
-        counts = list(groups.annotate(jobs=Count("number")))
+        payer = ("project_id", "user_id", "job_type")
+        groups = Job.objects.pending().order_by().values_list(*payer)
+        lost = Job.objects.never_satisfied().order_by().values_list(*payer).annotate(jobs=Count("number"))
+        counts = [
+            *groups.annotate(jobs=Count("number")),
+            *((project, user, kind, -jobs) for project, user, kind, jobs in lost),
+        ]
         organizations = {row.organization_id for row in wanted if row.organization_id is not None}
         below: defaultdict[int, set[int]] = defaultdict(set)
         for organization, project in run(_ALL_BELOW, [sorted(organizations)]) if organizations else ():
@@ -167,8 +172,8 @@ WITH RECURSIVE below(top, id) AS (
 
 
 def pending_jobs_of(line: Quota) -> int:
-    """How many jobs wait that count on this line."""
-    jobs = Job.objects.pending()
+    """How many jobs wait that count on this line, without those whose dependencies can never be satisfied."""
+    jobs = Job.objects.all()
     if line.organization_id is not None:
         jobs = jobs.filter(project__in=[row[0] for row in run(_BELOW, [line.organization_id])])
     if line.project_id is not None:
@@ -177,4 +182,4 @@ def pending_jobs_of(line: Quota) -> int:
         jobs = jobs.filter(user=line.user_id)
     if line.job_type:
         jobs = jobs.filter(job_type=line.job_type)
-    return jobs.count()
+    return jobs.pending().count() - jobs.never_satisfied().count()

@@ -60,7 +60,7 @@ MOST_LOOKED: Final = 200_000
 #: A call takes no further task after this time; the next one goes on.
 CALL_SECONDS: Final = 60.0
 #: The states of a job whose attempt goes on or was its last.
-_NOT_AGAIN: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+_NOT_AGAIN: Final = (JobState.SCHEDULED, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 
 #: One at a time in each worker process: its other threads are for short work.
 _busy = threading.Lock()

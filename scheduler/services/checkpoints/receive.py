@@ -82,8 +82,8 @@ def take_asked(*, node: Node, task: int, epoch: int, reason: str, seconds: int) 
     owner = _owner(node, task, epoch)
     job = _locked(owner.job)
     Task.objects.filter(pk=task, checkpoint_asked_at__isnull=False).update(checkpoint_asked_at=None)
-    why = CheckpointReason(reason).label
-    because = f"checkpoint requested: {why}; the job has {seconds} s"
+    why = CheckpointReason(reason).label.removeprefix("requested ")
+    because = f"checkpoint requested ({why}); the job has {seconds} s"
     if job.epoch == epoch and job.state == JobState.RUNNING:
         move_job(job, JobState.CHECKPOINTING, because=because, details={"reason": reason, "rank": owner.rank})
     elif job.epoch == epoch and job.state in (JobState.PREEMPTING, JobState.MIGRATING):

@@ -98,7 +98,7 @@ def ask_checkpoint(*, job: Job, by: User, reason: str = "") -> Job:
             way_out="Only a running job can be asked.",
         )
     why = f": {reason}" if reason else ""
-    if not ask_tasks(row, because=f"a checkpoint is asked for by {by.username}{why}", by=by):
+    if not ask_tasks(row, because=f"checkpoint requested by {by.username}{why}", by=by):
         return row
     audit.record(by=by, action="job.ask_checkpoint", thing=row, reason=reason, project=row.project)
     return row

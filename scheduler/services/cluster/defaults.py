@@ -31,7 +31,12 @@ def ensure_defaults() -> Cluster:
     """Create what is missing and change no row that exists; safe to run at every start."""
     _ensure_priority_classes()
     profile, _ = SchedulerProfile.objects.get_or_create(
-        name="default", defaults={"policy": settings.SCHEDULING_POLICY, "tie_breakers": ["submitted"]}
+        name="default",
+        defaults={
+            "policy": settings.SCHEDULING_POLICY,
+            "tie_breakers": ["submitted"],
+            "backfill": settings.SCHEDULING_BACKFILL,
+        },
     )
     cluster = Cluster.objects.order_by("id").first()
     if cluster is None:

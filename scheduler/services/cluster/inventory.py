@@ -11,7 +11,7 @@ from infra.plain_text import line_problem
 from quotas.core.gpu_models import share_of
 from scheduler import outbox
 from scheduler.models import Device, Node
-from scheduler.services.cluster.isolation import LABEL, level_of, read_isolation
+from scheduler.services.cluster.isolation import DISK_LABEL, LABEL, labels_by, read_isolation
 from scheduler.services.cluster.overcommit import may_give_away
 
 MAX_DEVICES: Final = 256
@@ -230,10 +230,10 @@ def apply_inventory(node: Node, machine: Inventory) -> bool:
 
 
 def _isolation_label(node: Node, machine: Inventory) -> dict[str, str]:
-    """The label by which jobs ask for isolation: never what somebody else says of the node."""
-    if not machine.isolation and LABEL not in {**node.labels, **dict(machine.labels)}:
+    """The labels by which jobs ask for isolation: never what somebody else says of the node."""
+    if not machine.isolation and not {LABEL, DISK_LABEL} & {*node.labels, *dict(machine.labels)}:
         return {}
-    return {LABEL: level_of(machine.isolation)}
+    return labels_by(machine.isolation)
 
 
 def _gpu_troubles(machine: Inventory) -> list[str]:

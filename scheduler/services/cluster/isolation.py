@@ -10,6 +10,9 @@ from scheduler.core.snapshot.node_isolation import BITS, NEEDED, IsolationLevel
 
 #: The label that each node gets by what its agent reports, so that jobs can ask for it.
 LABEL: Final = "isolation"
+#: And the one that says what keeps a job's limit of the disk there.
+DISK_LABEL: Final = "disk-limit"
+BY_KERNEL, MEASURED = "kernel", "measured"
 STRICT, PARTIAL, NONE = IsolationLevel.STRICT.value, IsolationLevel.PARTIAL.value, "none"
 
 #: What an agent says holds on its node, and how that is said to people.
@@ -35,10 +38,8 @@ def read_isolation(data: Any) -> dict[str, Any]:
         **{name: data.get(name) is True for name in HOLDS},
         "means": _texts(data.get("means")),
         "missing": _texts(data.get("missing")),
-        # An agent of an earlier version does not say it.
-        **(
-            {"secrets_in_memory": memory} if isinstance(memory := data.get("secrets_in_memory"), bool) else {}
-        ),
+        # An agent of an earlier version does not say them.
+        **{name: said for name in ("secrets_in_memory", "disk") if isinstance(said := data.get(name), bool)},
         **({"fault": fault[0]} if fault and fault[0] else {}),
     }
 
@@ -61,6 +62,11 @@ def level_of(isolation: Mapping[str, Any]) -> str:
     return NONE
 
 
+def labels_by(isolation: Mapping[str, Any]) -> dict[str, str]:
+    """The labels by which jobs ask for what keeps them apart and bounds them."""
+    return {LABEL: level_of(isolation), DISK_LABEL: BY_KERNEL if isolation.get("disk") else MEASURED}
+
+
 def isolation_shown(isolation: Mapping[str, Any]) -> dict[str, Any]:
     """What a page shows: the level, each promise in words and whether it is kept, by what, and what is missing."""
     return {
@@ -69,4 +75,5 @@ def isolation_shown(isolation: Mapping[str, Any]) -> dict[str, Any]:
         "means": isolation.get("means", []),
         "missing": isolation.get("missing", []),
         "secrets_in_memory": isolation.get("secrets_in_memory"),
+        "disk": isolation.get("disk"),
     }

@@ -16,6 +16,7 @@ from scheduler import outbox
 from scheduler.core.snapshot.node_isolation import IsolationLevel
 from scheduler.models import Queue
 from scheduler.services.submission.fields import MAX_SECONDS, Inputs
+from scheduler.services.submission.job_spec import MAX_ASSEMBLY_SECONDS
 
 #: Limits that an operator may set: name, least, most. null removes a limit.
 LIMITS: Final[dict[str, tuple[int, int]]] = {
@@ -23,6 +24,8 @@ LIMITS: Final[dict[str, tuple[int, int]]] = {
     "max_pending_jobs": (0, 10_000_000),
     "default_wall_seconds": (1, MAX_SECONDS),
     "max_wall_seconds": (1, MAX_SECONDS),
+    "default_wait_seconds": (1, MAX_SECONDS),
+    "default_assembly_seconds": (1, MAX_ASSEMBLY_SECONDS),
     "results_days": (0, 36_500),
     "results_job_mib": (0, 2**31 - 1),
     "scratch_mib": (0, 2**31 - 1),

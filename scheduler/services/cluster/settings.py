@@ -14,7 +14,6 @@ from accounts.services import audit
 from infra.errors import Conflict, InvalidInput
 from infra.plain_text import check_line, check_row
 from scheduler import outbox
-from scheduler.core.policy import BACKFILL_MAX_CLASS
 from scheduler.models import (
     Cluster,
     JoinToken,
@@ -26,7 +25,7 @@ from scheduler.models import (
     Reservation,
     SchedulerProfile,
 )
-from scheduler.services.cluster import overcommit
+from scheduler.services.cluster import named_rows, overcommit
 from scheduler.services.cluster.taints import signed
 
 #: What may be written here, and who may: the policy of the site is the admins', the rest the operators'.
@@ -84,6 +83,8 @@ def save_settings(
         before = settings_of(row)
         if isinstance(thing, Node) and isinstance(row, Node) and "taints" in changed_fields:
             thing.taints = signed(thing.taints, row.taints, by=by.username, reason=reason, at=timezone.now())
+        if isinstance(thing, PriorityClass):
+            named_rows.refuse_change(thing, before)  # before the database does, without a sentence
         own = [field.name for field in thing._meta.concrete_fields if field.name in changed_fields]
         for counter in COUNTERS:
             if hasattr(row, counter):
@@ -93,6 +94,7 @@ def save_settings(
             own.append("updated_at")
         thing.save(update_fields=own)
     save_relations()
+    named_rows.refuse_change(thing, before)
     overcommit.recount(thing)
     old, new = audit.changed(before, settings_of(kind._default_manager.get(pk=thing.pk)))
     if old or new:
@@ -104,27 +106,14 @@ def save_settings(
 
 @transaction.atomic
 def remove_settings(*, thing: models.Model, by: User, reason: str = "") -> None:
-    """Delete a row that nothing uses; raises ProtectedError while another row refers to it."""
+    """Delete a row that nothing uses; raises Conflict or ProtectedError while another row names it."""
     _require(by, type(thing), thing)
-    if isinstance(thing, PriorityClass):
-        _refuse_while_named(thing)
+    named_rows.refuse_removal(thing)
     before = settings_of(thing)
     named = audit.describe(thing)
     _announce(thing)
     thing.delete()
     audit.record(by=by, action=f"{named.type}.delete", thing=named, before=before, reason=reason)
-
-
-def _refuse_while_named(priority_class: PriorityClass) -> None:
-    """A profile names classes by their names, in its options, which no foreign key watches."""
-    for profile in SchedulerProfile.objects.select_for_update().order_by("pk"):
-        named = (profile.options or {}).get(BACKFILL_MAX_CLASS)
-        if isinstance(named, str) and named.upper() == priority_class.name.upper():
-            raise Conflict(
-                message=f"The profile {profile.name} names the priority class {priority_class.name} in "
-                f"{BACKFILL_MAX_CLASS}.",
-                way_out="Change the profile first.",
-            )
 
 
 @transaction.atomic

@@ -44,6 +44,8 @@ class AgentMessage:
     again: bool = False
     #: Whose the tasks are that the server asked about.
     described: Sequence[DescribedTask] = ()
+    #: Of tasks whose job has become smaller: the size that their files say, by task; None from an agent of before.
+    worlds: Mapping[int, int] | None = None
 
 
 class AgentAnswer(NamedTuple):
@@ -100,14 +102,24 @@ def find_orders(messages: Sequence[AgentMessage]) -> list[AgentAnswer | Exceptio
     """What the nodes of these messages are to do by now; tasks to start are handed out, or UnknownAgent."""
     agents = heartbeats.agents_of_keys(message.key for message in messages)
     _beat([message for message in messages if not message.again], agents)
+    for message in messages:
+        if message.key in agents:  # as it is now: the agent may be another one than at its last call
+            agents[message.key].node.agent_protocol = message.protocol
     asked = [(agents[m.key].node, m.known or {}) for m in messages if m.key in agents]
     orders = iter(dispatch.orders_together(asked))
     return [
-        AgentAnswer(agent.node, _spare_unknown(message, agent, next(orders)))
+        AgentAnswer(agent.node, _news(message, _spare_unknown(message, agent, next(orders))))
         if (agent := agents.get(message.key)) is not None
         else unknown_agent()
         for message in messages
     ]
+
+
+def _news(message: AgentMessage, orders: Orders) -> Orders:
+    """Without the sizes that the agent knows by now, or does not understand: it would be answered at once again."""
+    known = message.worlds
+    orders.worlds = [one for one in orders.worlds if known is not None and known.get(one[0]) != one[2]]
+    return orders
 
 
 def _spare_unknown(message: AgentMessage, agent: KnownAgent, orders: Orders) -> Orders:

@@ -12,17 +12,16 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
 
 from infra.db.prepared import ask_together
 from scheduler import outbox
 from scheduler.agent.protocol import Assignment, CheckpointTerms, OutputFiles
-from scheduler.core.lifecycle import AttemptState, TaskState
+from scheduler.core.lifecycle import TaskState
 from scheduler.models import Device, Node
 from scheduler.models.results.checkpoint_policy import policy_of
 from scheduler.services.execution.elements import add_elements, elements_to_run
 from scheduler.services.execution.secrets import SecretsOfJob, give_secrets, secrets_of_job
-from scheduler.state.db.sql import Rows, Statement, int_array, run
+from scheduler.state.db.sql import Rows, int_array, run
 
 #: What a task with a shorter time limit than this has to end after it.
 LEAST_GRACE_SECONDS: Final = 5
@@ -39,6 +38,9 @@ def take_tasks(nodes: Mapping[int, Node], task_ids: Collection[int]) -> dict[int
 
     The tasks are of these nodes (by id); so are the answers. All go in one transaction, and secrets are opened after
     that; a task that cannot have those of its job ends instead.
+
+    Only tasks move: what an agent may have begun is theirs to say. Their attempts and jobs become starting where that
+    takes longer (`slow_starts`), else they go from scheduled to running, or to their end, with one move.
     """
     given, wanted = _take(nodes, task_ids)
     if wanted:
@@ -54,14 +56,14 @@ def _take(
     _, rows = ask_together((_LOCK_JOBS, [ids]), (_STARTABLE, [ids]))
     tasks = [_StartableTask(*row) for row in rows]
     attempts = int_array(sorted({task.attempt for task in tasks}))
-    starting = {t.attempt: nodes[t.node] for t in tasks if t.attempt_state == AttemptState.ASSIGNED}
+    starting = [task for task in tasks if task.state == TaskState.ASSIGNED]
     *_, described, held = ask_together(
-        *_starting([t.task for t in tasks if t.state == TaskState.ASSIGNED], starting),
+        *([(_START_TASKS, [int_array(task.task for task in starting)])] if starting else []),
         (_DESCRIBED, [attempts]),
         (_HELD_DEVICES, [attempts, int_array(nodes)]),
     )
     by_attempt = {row[0]: _AttemptRow(*row) for row in described}
-    outbox.announce_many(outbox.job_topic(by_attempt[attempt].job) for attempt in starting)
+    outbox.announce_many(outbox.job_topic(by_attempt[task.attempt].job) for task in starting)
     layouts = _layouts([pk for pk, job in by_attempt.items() if job.tasks > 1])
     by_node: dict[int, list[_StartableTask]] = defaultdict(list)
     for task in tasks:
@@ -87,19 +89,6 @@ class _StartableTask(NamedTuple):
     rank: int
     attempt: int
     state: str
-    attempt_state: str
-
-
-def _starting(tasks: Sequence[int], attempts: Mapping[int, Node]) -> list[Statement]:
-    """Tasks, attempts (with the node that is the first to fetch them) and jobs go from assigned to starting."""
-    statements: list[Statement] = []
-    if tasks:
-        statements.append((_START_TASKS, [int_array(tasks)]))
-    if attempts:
-        ids = int_array(attempts)
-        because = [f"accepted by {node.name}" for node in attempts.values()]
-        statements += [(_START_ATTEMPTS, [ids]), (_START_JOBS, [ids, because, timezone.now()])]
-    return statements
 
 
 _LOCK_JOBS: Final = """
@@ -108,24 +97,11 @@ SELECT number FROM scheduler_job WHERE number = ANY(ARRAY(SELECT a.job_id FROM s
 ORDER BY number FOR NO KEY UPDATE
 """
 _STARTABLE: Final = """
-SELECT t.id, t.node_id, t.rank, t.attempt_id, t.state, a.state FROM scheduler_task t
+SELECT t.id, t.node_id, t.rank, t.attempt_id, t.state FROM scheduler_task t
     JOIN scheduler_attempt a ON a.id = t.attempt_id
 WHERE t.id = ANY(%s::bigint[]) AND t.state IN ('assigned', 'starting') AND a.stop_asked_at IS NULL ORDER BY t.id
 """
 _START_TASKS: Final = "UPDATE scheduler_task SET state = 'starting' WHERE id = ANY(%s::bigint[])"
-_START_ATTEMPTS: Final = """
-UPDATE scheduler_attempt SET state = 'starting' WHERE id = ANY(%s::bigint[]) AND state = 'assigned'
-"""
-_START_JOBS: Final = """
-WITH moved AS (
-    UPDATE scheduler_job j SET state = 'starting', generation = j.generation + 1
-    FROM unnest(%s::bigint[], %s::text[]) AS v(id, because), scheduler_attempt a
-    WHERE a.id = v.id AND a.job_id = j.number AND j.state = 'scheduled'
-    RETURNING j.number, a.epoch, v.because
-)
-INSERT INTO scheduler_jobevent (job_id, epoch, kind, because, details, at)
-SELECT number, epoch, 'job.starting', because, '{}', %s::timestamptz FROM moved
-"""
 # Each job has a person, a project and a queue. Joined so, they are looked up by their keys after the job: in a young
 # database, whose statistics know one project, the jobs of that project would be read instead, all of them.
 _DESCRIBED: Final = """

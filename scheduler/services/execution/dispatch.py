@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.db import transaction
@@ -14,6 +14,7 @@ from scheduler.agent.protocol import Assignment, Stop
 from scheduler.core.lifecycle import StopReason, TaskState
 from scheduler.models import Node
 from scheduler.services.execution.assignments import take_tasks
+from scheduler.services.execution.older_agents import put_back
 from scheduler.state.db.sql import int_array, run
 from scheduler.state.lifecycle.verdicts import NEVER_STARTED
 from scheduler.state.settle.settle import settle_many
@@ -33,12 +34,20 @@ class Orders:
     pauses: list[list[int]] = field(default_factory=list)
     #: Tasks that somebody wants a checkpoint of: [task, epoch, number of the request].
     checkpoints: list[list[int]] = field(default_factory=list)
+    #: Tasks whose job has become smaller: [task, epoch, size, ranks that are left].
+    worlds: list[list[Any]] = field(default_factory=list)
     #: Tasks that the database does not know: the agent is to say whose they are.
     describe: list[list[int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
-            self.assignments or self.stops or self.verify or self.pauses or self.checkpoints or self.describe
+            self.assignments
+            or self.stops
+            or self.verify
+            or self.pauses
+            or self.checkpoints
+            or self.describe
+            or self.worlds
         )
 
 
@@ -58,6 +67,8 @@ class _LiveTask(NamedTuple):
     #: When somebody asked for a checkpoint that its node has not heard of, in milliseconds since 1970; an agent that
     #: does not answer to that is not asked for ever.
     checkpoint_asked: int | None
+    #: Of an attempt that was made smaller: the ranks that are to go on, in order.
+    ranks_left: list[int] | None
 
     @property
     def is_to_stop(self) -> bool:
@@ -87,7 +98,8 @@ class _LiveTask(NamedTuple):
 def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Orders:
     """Compare what should be on the node with what its agent knows (task id -> epoch).
 
-    - Assigned here and unknown there: to be started, perhaps for the second time.
+    - Assigned here and unknown there: to be started, perhaps for the second time; put back in the queue where the
+      agent is too old for it.
     - Asked to stop: to be stopped, until it is reported ended. Where no agent has fetched it, it ends here.
     - To be suspended or resumed: ordered until it is reported so.
     - Known there and not live here: stale, to be stopped.
@@ -107,8 +119,9 @@ def orders_together(asked: Sequence[tuple[Node, Mapping[int, int]]], *, give: bo
     if unstarted := {attempt for one in compared for attempt in one.unstarted}:
         end_unstarted(unstarted)
     to_start = {task for one in compared for task in one.to_start[:MAX_ASSIGNMENTS]} if give else set()
-    if to_start:
-        given = take_tasks({node.pk: node for node, _ in asked}, sorted(to_start))
+    nodes = {node.pk: node for node, _ in asked}
+    if to_start and (to_start := put_back(nodes, to_start)):
+        given = take_tasks(nodes, sorted(to_start))
         for (node, _), one in zip(asked, compared, strict=True):
             one.orders.assignments = given.get(node.pk, [])
     return [one.orders for one in compared]
@@ -141,9 +154,30 @@ def _compare(live: Sequence[_LiveTask], known: Mapping[int, int]) -> _Compared:
             found.orders.checkpoints.append([row.task, row.epoch, row.checkpoint_asked])
         if not is_known:
             found.orders.verify.append([row.task, row.epoch])
+    found.orders.worlds = _worlds(live, known)
     epochs = {row.task: row.epoch for row in live}
     found.orders.stops += stale_stops(pair for pair in known.items() if epochs.get(pair[0]) != pair[1])
     return found
+
+
+def _worlds(live: Sequence[_LiveTask], known: Mapping[int, int]) -> list[list[Any]]:
+    """The tasks that go on in a job which has become smaller, with how many they are and their ranks."""
+    return [
+        [row.task, row.epoch, len(row.ranks_left), ranges_of(row.ranks_left)]
+        for row in live
+        if row.ranks_left and known.get(row.task) == row.epoch and not row.is_to_stop
+    ]
+
+
+def ranges_of(numbers: Sequence[int]) -> str:
+    """Rising numbers as text: `0-2,5`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def stale_stops(stale: Iterable[tuple[int, int]]) -> list[Stop]:
@@ -159,7 +193,9 @@ _LIVE: Final = """
 SELECT t.node_id, t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.stop_reason, a.grace_seconds,
     a.suspend_asked_at IS NOT NULL, t.suspended,
     CASE WHEN t.checkpoint_asked_at > now() - interval '1 minute'
-        THEN (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint END
+        THEN (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint END,
+    CASE WHEN a.resized_at IS NOT NULL THEN ARRAY(SELECT other.rank FROM scheduler_task other
+        WHERE other.attempt_id = a.id AND other.is_live AND other.state <> 'stopping' ORDER BY other.rank) END
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
 WHERE t.node_id = ANY(%s::bigint[]) AND t.is_live AND t.released_at IS NULL ORDER BY t.id
 """

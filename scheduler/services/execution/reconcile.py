@@ -18,6 +18,8 @@ from scheduler.services.cluster.heartbeats import DOOR_SCOPE
 from scheduler.services.execution import dispatch
 from scheduler.services.execution.backend_driver import drive_backend
 from scheduler.services.execution.reports import BATCH, announce_nodes_of
+from scheduler.services.execution.slow_starts import note_slow_starts
+from scheduler.services.jobs import deadlines
 from scheduler.state.apply import suspension
 from scheduler.state.db.sql import run
 from scheduler.state.lifecycle import dependencies
@@ -41,6 +43,8 @@ class Reconciled:
     settled_attempts: int = 0
     overdue_attempts: int = 0
     ended_waits: int = 0
+    slow_starts: int = 0
+    checked_limits: int = 0
 
 
 def reconcile_all() -> Reconciled:
@@ -54,12 +58,13 @@ def reconcile_all() -> Reconciled:
     release_ended_tasks(attempts_with_ended_tasks())
     overdue = _stop_overdue()
     waits = _end_waits()
+    limits = deadlines.check_limits(at=timezone.now())
     for cluster in Cluster.objects.order_by("id"):
         try:
             drive_backend(cluster)
         except (ConnectionError, UnknownBackend) as error:
             log.warning("backend_unavailable", cluster=cluster.slug, error=str(error))
-    return Reconciled(unknown, down, len(lost), len(settled), overdue, waits)
+    return Reconciled(unknown, down, len(lost), len(settled), overdue, waits, note_slow_starts(), limits)
 
 
 def _age_nodes() -> tuple[int, int]:

@@ -78,7 +78,9 @@ def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason
     audit.record(
         by=by, action="job.resize", thing=job, after={"fewer": len(ranks)}, reason=reason, project=job.project
     )
-    outbox.announce(*{outbox.node_topic(task.node_id) for task in leaving}, outbox.CLUSTER_TOPIC)
+    # Also to the nodes of those that stay: their processes are told the new size.
+    nodes = attempt.tasks.filter(state__in=LIVE_TASK).values_list("node_id", flat=True)
+    outbox.announce(*{outbox.node_topic(node) for node in nodes}, outbox.CLUSTER_TOPIC)
 
 
 def _grow(job: Job, attempt: Attempt, *, by: User, reason: str) -> None:

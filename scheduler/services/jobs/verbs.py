@@ -14,8 +14,16 @@ from accounts.models import ProjectRole, User
 from accounts.services import audit
 from infra.errors import Conflict, NotAllowed
 from scheduler import outbox
-from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, JobState, RestartPolicy, StopReason
-from scheduler.models import Job
+from scheduler.core.lifecycle import (
+    ACTIVE,
+    INTERRUPTED,
+    PENDING,
+    JobState,
+    RestartPolicy,
+    StopReason,
+    TaskState,
+)
+from scheduler.models import Job, Task
 from scheduler.services.jobs.write_jobs import held_reason
 from scheduler.state.apply.suspension import stop_unsuspended
 from scheduler.state.lifecycle.dependencies import (
@@ -166,7 +174,7 @@ def _requeue(job: Job, by: User, reason: str) -> None:
             message=f"Job {job.number} is {job.state} and not running.",
             way_out="Only a job with nodes can be requeued.",
         )
-    if job.restart_policy == RestartPolicy.NEVER and job.state != JobState.SCHEDULED:
+    if job.restart_policy == RestartPolicy.NEVER and _may_have_begun(job):
         raise Conflict(
             message=f"Job {job.number} runs at most once (restart_policy never) and may have begun.",
             way_out="Cancel the job, and submit it again if repeating its work is harmless.",
@@ -182,6 +190,14 @@ def _requeue(job: Job, by: User, reason: str) -> None:
     else:
         ask_to_end(job, JobState.PREEMPTING, StopReason.PREEMPTED, by=by, because=because, now=now)
     _audit_verb("job.requeue", job, by, before=before, reason=reason)
+
+
+def _may_have_begun(job: Job) -> bool:
+    """Whether an agent has fetched a task of this job, which the lock keeps so until the transaction ends."""
+    if job.state != JobState.SCHEDULED:
+        return True
+    Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
+    return Task.objects.filter(attempt__job=job, is_live=True).exclude(state=TaskState.ASSIGNED).exists()
 
 
 def stop_instead_of_suspending(job: Job, because: str) -> int:

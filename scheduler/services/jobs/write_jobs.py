@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, overload
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast, overload
 
 from django.db import DEFAULT_DB_ALIAS, connection, transaction
 from django.db.models.base import ModelState
@@ -19,6 +20,7 @@ from django.utils import timezone
 from accounts.models import User
 from accounts.services import audit
 from infra import request_context
+from infra.db.ordered_uuid import ordered_uuid
 from infra.errors import Conflict, MusterError, TooMany
 from infra.request_context import RequestContext
 from infra.request_cost import stop_if_caller_gone, until_caller_gone
@@ -27,6 +29,7 @@ from quotas.models import Quota
 from scheduler import outbox
 from scheduler.core.lifecycle import JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
+from scheduler.deadlines import HasDeadline, check_after
 from scheduler.models import Job
 from scheduler.services.accounting.quota_usage import pending_jobs_of
 from scheduler.services.jobs.bulk_insert import NewRows, insert_jobs_with_events
@@ -200,10 +203,12 @@ def _rows_of(submission: Submission, others: Others, *, at: datetime) -> list[_R
             common = spec.kind.columns | _UNSTARTED | _beginning(spec, others, by=submission.by, at=at) | {
                 "user_id": submission.by.pk, "submitted_via": submission.via, "created_at": at,
             }  # fmt: skip
+            if spec.deadline_at is not None or spec.wait_limit_seconds is not None:
+                common["check_at"] = check_after(cast("HasDeadline", SimpleNamespace(**common)), at)
             shared[id(spec.kind)] = common
-        part = _Part(spec, common, own_columns(spec), uuid.uuid4() if spec.array.indices else None)
+        part = _Part(spec, common, own_columns(spec), ordered_uuid() if spec.array.indices else None)
         rows += [
-            _Row(part, uuid.uuid4(), indices[0] if indices else None) for indices in spec.indices_of_jobs
+            _Row(part, ordered_uuid(), indices[0] if indices else None) for indices in spec.indices_of_jobs
         ]
     return rows
 
@@ -253,6 +258,7 @@ _UNSTARTED: Final[dict[str, Any]] = {
     "boost_until_at": None,
     "saved_at": None,
     "saved_path": "",
+    "check_at": None,
     "generation": 1,
 }
 
@@ -312,7 +318,8 @@ class _Room:
         self._in_queue: dict[int, int] = {}
         for queue_id in sorted(queues):
             _lock(_QUEUE_LOCK, queue_id)
-            self._in_queue[queue_id] = Job.objects.pending().filter(queue_id=queue_id).count()
+            here = Job.objects.filter(queue_id=queue_id)
+            self._in_queue[queue_id] = here.pending().count() - here.never_satisfied().count()
         for line_id in sorted(bounds):
             _lock(_LINE_LOCK, line_id % 2**31)
         lines = Quota.objects.filter(pk__in=bounds).order_by("pk") if bounds else ()

@@ -38,6 +38,20 @@ FATE_WORDS: Final[dict[Fate, str]] = {
     Fate.FAILS: "fails at the deadline: it runs at most once",
     Fate.LEAVES: "is leaving",
 }
+_OF_MANY: Final[dict[Fate, str]] = {
+    Fate.CONTINUES: "run to their end",
+    Fate.ENDS: "end before the deadline",
+    Fate.MOVES: "are moved by checkpoint",
+    Fate.WAITS: "are moved when another node can start them, else requeued at the deadline",
+    Fate.REQUEUED: "are requeued at the deadline",
+    Fate.FAILS: "fail at the deadline: they run at most once",
+    Fate.LEAVES: "are leaving",
+}
+
+
+def words_of_many(fate: Fate, count: int) -> str:
+    """What becomes of so many jobs, without the number: `runs to its end`, `run to their end`."""
+    return FATE_WORDS[fate] if count == 1 else _OF_MANY[fate]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from accounts.models import User
 from accounts.permissions import require
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.lifecycle import ACTIVE, TERMINAL, JobState
+from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, JobState
 from scheduler.core.plan import Decision, Plan
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
+from scheduler.core.reasons.causes import cause_of
 from scheduler.core.reasons.messages import sentence
 from scheduler.core.whatif.explain import Explanation, NodeVerdict, context_after, explain
 from scheduler.models import Job
@@ -32,6 +33,7 @@ from scheduler.services.planning.explanation_parts import (
 )
 from scheduler.services.planning.forecasts import Record, StartRange, kept_range, range_now, record
 from scheduler.services.planning.profiles import leaving_out_failing
+from scheduler.services.planning.replay import PlacementBasis, placement_basis
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.load.snapshots import Loaded, load_snapshot
@@ -71,6 +73,8 @@ class JobExplanation:
     reason_code: str = ""
     category: str = ""
     details: Mapping[str, Any] | None = None
+    #: What to change, for programs: a code and a subject; None for a job that does not wait.
+    cause: Mapping[str, str] | None = None
     blockers: tuple[Blocker, ...] = ()
     gates: tuple[Gate, ...] = ()
     position: int | None = None
@@ -86,6 +90,8 @@ class JobExplanation:
     start: StartRange | None = None
     record: Record | None = None
     snapshot_at: datetime | None = None
+    #: Of a job that has started: the filters, the order and the scores by which it was given its nodes.
+    placement: PlacementBasis | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -98,7 +104,8 @@ def explain_job(*, job: Job, by: User, nodes: bool = False) -> JobExplanation:
     """
     require(by, "view", job)
     if job.state not in (JobState.QUEUED, JobState.RESERVED):
-        return _not_in_queue(job)
+        found = _not_in_queue(job)
+        return replace(found, placement=placement_basis(job)) if job.state not in PENDING else found
     loaded = load_snapshot(cluster_id=job.queue.cluster_id)
     return leaving_out_failing(loaded, lambda left: _explained(left, job, by, nodes=nodes))
 
@@ -169,6 +176,7 @@ def _waits(
         reason_code=reason.value,
         category=CATEGORY[reason].value,
         details=headline.details,
+        cause=cause_of(reason, headline.facts)._asdict(),
         blockers=blockers_of(found),
         gates=gates,
         position=found.position if in_line else None,
@@ -197,13 +205,15 @@ def _not_in_queue(job: Job) -> JobExplanation:
     code = job.reason_code or ReasonCode.NOT_EVALUATED_YET.value
     text = job.reason_text or sentence(ReasonCode(code), ())
     category = CATEGORY[ReasonCode(code)].value
+    cause = cause_of(ReasonCode(code), job.reason_details)._asdict()
     return JobExplanation(
         state=state,
         headline=text,
         reason_code=code,
         category=category,
         details=job.reason_details,
-        blockers=(Blocker(code, category, text),),
+        cause=cause,
+        blockers=(Blocker(code, category, text, cause),),
         snapshot_at=job.reason_at,
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,6 +12,7 @@ from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
+from scheduler.core.reasons.causes import cause_of
 from scheduler.core.reasons.messages import GATE_WORDS, sentence
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.explain import Explanation, NodeVerdict, node_table
@@ -51,6 +52,8 @@ class Blocker:
     code: str
     category: str
     text: str
+    #: What to change, for programs: a code of `CauseCode` and its subject.
+    cause: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ def blockers_of(found: Explanation, of_victims: str = "") -> tuple[Blocker, ...]
             of_victims
             if of_victims and d.reason is ReasonCode.WAITING_FOR_PREEMPTION
             else sentence(d.reason, d.facts),
+            cause_of(d.reason, d.facts)._asdict(),
         )
         for d in found.blockers
     )

@@ -9,13 +9,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import structlog
+from django.conf import settings
 from django.db.models import Count, Q
 from django.utils import timezone
 
 from scheduler.core.forecast.forecast import Forecast, RunTimes, forecast, points_of
+from scheduler.core.forecast.runtimes import predict
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.snapshot import Snapshot
-from scheduler.models import Cluster, ForecastOutcome, ForecastRun, StartForecast
+from scheduler.models import (
+    Attempt,
+    Cluster,
+    ForecastOutcome,
+    ForecastRun,
+    Job,
+    RuntimePrediction,
+    StartForecast,
+)
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import leaving_out_failing
 from scheduler.state.load.snapshots import load_snapshot
@@ -28,6 +38,8 @@ DAYS: Final = 30
 #: Finished jobs whose run times are read, and for how long these are cached.
 MOST_RUNS: Final = 20_000
 RUNS_SECONDS: Final = 300.0
+#: Run times are predicted anew so often.
+PREDICT_SECONDS: Final = 60.0
 #: A cluster is forecast again after this many times as long as the last round took.
 REST: Final = 9
 #: Cycles of one simulated future, by the rows that each looks at: in the background, and while a person waits.
@@ -58,6 +70,23 @@ class StartRange:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedRuntime:
+    """How long a job without a time limit is expected to run: what plans count with, never a limit."""
+
+    seconds: int  # the median of earlier runs; after the start as planned then
+    planned_seconds: int  # what the planner counts with; doubled while the job runs longer
+    runs: int  # earlier runs that this is from; 0 = none, the site's setting
+    version: int | None = None  # of the prediction; None once the job has started
+
+    @property
+    def source(self) -> str:
+        """Where it is from, in words."""
+        if not self.runs:
+            return "site default, no earlier runs"
+        return f"from {self.runs} earlier {'run' if self.runs == 1 else 'runs'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """How the first range that each job showed turned out, over the last days."""
 
@@ -76,6 +105,8 @@ def forecast_all() -> int:
     forecast_jobs = 0
     runs = {run.cluster_id: run for run in ForecastRun.objects.all()}
     for cluster_id in Cluster.objects.order_by("id").values_list("id", flat=True):
+        if time.monotonic() - _predicted.get(cluster_id, -PREDICT_SECONDS) >= PREDICT_SECONDS:
+            predict_run_times(cluster_id=cluster_id)
         last = runs.get(cluster_id)
         if last is not None and timezone.now() < last.ended_at + timedelta(milliseconds=REST * last.took_ms):
             continue
@@ -84,6 +115,25 @@ def forecast_all() -> int:
         except Exception:
             log.exception("forecast_failed", cluster=cluster_id)
     return forecast_jobs
+
+
+def predict_run_times(*, cluster_id: int) -> int:
+    """Predict how long the next job of each person and job name runs, from the last jobs of the cluster.
+
+    Answers how many predictions changed. Nothing else is written: a job that starts without a time limit keeps the
+    prediction of that moment with its attempt.
+    """
+    earlier: dict[tuple[int, str], list[int]] = defaultdict(list)
+    since = timezone.now() - timedelta(days=DAYS)
+    for row in forecasts.ran(cluster_id=cluster_id, since=since, most=MOST_RUNS):  # the latest first
+        earlier[row.user_id, row.name].append(row.ran_seconds)
+    found = {key: made for key, seconds in earlier.items() if (made := predict(seconds)) is not None}
+    changed = forecasts.store_predictions(found, cluster_id=cluster_id)
+    _predicted[cluster_id] = time.monotonic()
+    return changed
+
+
+_predicted: dict[int, float] = {}
 
 
 def forecast_cluster(*, cluster_id: int) -> int:
@@ -147,6 +197,21 @@ def range_of(row: StartForecast) -> StartRange:
     )
 
 
+def expected_runtime(job: Job, latest: Attempt | None) -> ExpectedRuntime | None:
+    """How long a job is expected to run, as of its latest start or as of now; None for a job with a time limit."""
+    if job.time_limit_seconds is not None:
+        return None
+    if latest is not None:  # one that started before predictions were kept counts by the site's setting
+        seconds = latest.predicted_seconds or settings.UNLIMITED_JOB_SECONDS
+        return ExpectedRuntime(seconds, seconds, latest.predicted_from_runs or 0)
+    known = RuntimePrediction.objects.filter(
+        user_id=job.user_id, name=job.name, cluster_id=job.queue.cluster_id
+    ).first()
+    if known is None:
+        return ExpectedRuntime(settings.UNLIMITED_JOB_SECONDS, settings.UNLIMITED_JOB_SECONDS, 0)
+    return ExpectedRuntime(known.usual_seconds, known.planned_seconds, known.runs, known.version)
+
+
 def run_times(cluster_id: int) -> RunTimes:
     """How long the jobs of this cluster ran lately, by person and project."""
     known = _runs.get(cluster_id)
@@ -206,6 +271,7 @@ _record: list[tuple[float, Record]] = []
 def forget_history() -> None:
     """Read run times and the record anew: for tests, whose rows are gone a moment later."""
     _runs.clear()
+    _predicted.clear()
     _record.clear()
 
 

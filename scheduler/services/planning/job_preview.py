@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, Final
 
 from accounts.models import User
 from infra.errors import MusterError
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.lifecycle import RestartPolicy
+from scheduler.core.lifecycle import JobState, RestartPolicy
 from scheduler.core.plan import Preempt, Start
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
 from scheduler.core.reasons.messages import sentence
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.explain import Hypothetical, explain, with_job
+from scheduler.deadlines import DeadlineState, outlook
 from scheduler.services.accounting.budget_preview import BudgetUse, budget_uses
 from scheduler.services.accounting.quota_preview import QuotaUse, quota_uses
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
@@ -93,6 +95,8 @@ class Preview:
     elements: int = 1
     #: What its restart policy means for it, where that has to be known before it is submitted.
     restarts: str = ""
+    #: Why it is likely to miss its deadline; "" where it is not, or has none.
+    deadline: str = ""
     #: The change of the suggestion, or else one with which it starts well sooner.
     change: SuggestedChange | None = None
     #: When it is likely to start, where it would wait; and how often such ranges were right.
@@ -130,7 +134,7 @@ def _preview_of(spec: JobSpec, by: User, loaded: Loaded) -> Preview:
     )
     own = _own_reason(spec)
     if own is not None:
-        return _waits_for_itself(found, job, own)
+        return replace(_waits_for_itself(found, job, own), deadline=_late(spec, found.start))
     orders, victims = victims_of(job.plan, job.job_id, by)
     found = _with_verdict(found, job, orders)
     start = None
@@ -142,9 +146,20 @@ def _preview_of(spec: JobSpec, by: User, loaded: Loaded) -> Preview:
         victims=victims,
         victims_count=len(orders),
         start=start,
+        deadline=_late(spec, start),
         suggestion=suggestion,
         change=change,
     )
+
+
+def _late(spec: JobSpec, start: StartRange | None) -> str:
+    """Why a job that starts then is likely to miss its deadline, in a sentence; "" where it is not."""
+    job = SimpleNamespace(
+        state=JobState.QUEUED, deadline_at=spec.deadline_at, time_limit_seconds=spec.time_limit_seconds,
+        begin_at=spec.begin_at, completed_at=None, expected_start_at=None, likely_start=start,
+    )  # fmt: skip
+    found = outlook(job)
+    return found.text if found is not None and found.state == DeadlineState.LATE else ""
 
 
 def _planned(loaded: Loaded, job: Hypothetical) -> PlannedJob:

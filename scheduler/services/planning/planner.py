@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import DatabaseError, close_old_connections
 
 from infra.machine.freed_memory import keep_freed_memory
 from scheduler.models import Cluster
@@ -17,6 +17,7 @@ from scheduler.services.planning import cycles
 from scheduler.services.planning.residents import resident_of
 from scheduler.services.planning.wakeups import WITHOUT_HINTS_SECONDS, Asked, WakeUps
 from scheduler.state.lease import leases
+from scheduler.state.records import policy_faults
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +58,8 @@ class Planner:
     #: Cluster -> when the clock asks next.
     _tick_at: dict[int, float] = field(default_factory=dict)
     _listed_at: float = float("-inf")
+    #: Clusters whose last cycle of this planner succeeded.
+    _well: set[int] = field(default_factory=set)
     #: Cluster -> the last term of another planner that was seen, and since when.
     _others: dict[int, tuple[int, float]] = field(default_factory=dict)
 
@@ -111,9 +114,14 @@ class Planner:
             return
         try:
             cycles.run_cycle(cluster_id=cluster_id, trigger=trigger, patience_seconds=0)
-        except Exception:
+            if cluster_id not in self._well:
+                policy_faults.cycle_is_well(cluster_id)
+                self._well.add(cluster_id)
+        except Exception as error:
             log.exception("cycle_failed", cluster=cluster_id)
             close_old_connections()
+            self._well.discard(cluster_id)
+            _alarm(cluster_id, error)
             self._tick_at[cluster_id] = self.clock() + RETRY_SECONDS
 
     def _another_is_at_work(self, cluster_id: int) -> bool:
@@ -130,6 +138,17 @@ class Planner:
             self._others[cluster_id] = (term, now)
             return True
         return now < seen[1] + TICKS_OF_ANOTHER * float(settings.PLAN_SECONDS)
+
+
+def _alarm(cluster_id: int, error: Exception) -> None:
+    """Every page says that cycles fail, and operators why; a database that does not answer has an alarm of its own."""
+    if isinstance(error, DatabaseError):
+        return
+    try:
+        policy_faults.note_cycle(cluster_id, f"{type(error).__name__}: {error}")
+    except DatabaseError:
+        log.exception("alarm_not_written", cluster=cluster_id)
+        close_old_connections()
 
 
 _planner = Planner()

@@ -26,9 +26,9 @@ def suspension_reason(job: Job) -> str:
         return f"Being suspended for job {last.for_job}, and resumes later on the same nodes."
     lacking = _lacking(job)
     when = (
-        f"it resumes when {lacking}"
+        f"the job resumes when {lacking}"
         if lacking
-        else "it resumes with the next cycle, unless a job of higher priority or a limit comes first"
+        else "the job resumes with the next cycle, unless a job of higher priority or a limit comes first"
     )
     return f"Suspended for job {last.for_job} since {written(last.starts_at)}; {when}. The memory stays allocated."
 

@@ -212,10 +212,12 @@ def amount(
     return declared(name, kind=Kind.AMOUNT, read=read, help=help, unit=unit, **more)
 
 
-def duration(name: str, *, help: str, most: int | None = None, **more: Any) -> Any:
-    """A time in any form that `read_seconds` knows, of at most `most` seconds."""
+def duration(name: str, *, help: str, most: int | None = None, least: int = 1, **more: Any) -> Any:
+    """A time in any form that `read_seconds` knows, of at most `most` seconds; with `least` 0 also none at all."""
 
     def read(inputs: Inputs, name: str) -> int | None:
+        if least == 0 and inputs.given(name) in (0, "0"):
+            return 0
         seconds: int | None = inputs.read(name, read_seconds)
         if seconds is not None and most is not None and seconds > most:
             inputs.wrong(name, f"Must be at most {most} seconds.", code="out-of-range")
@@ -223,7 +225,7 @@ def duration(name: str, *, help: str, most: int | None = None, **more: Any) -> A
 
     most_kept = MAX_SECONDS if most is None else most
     return declared(
-        name, kind=Kind.DURATION, read=read, help=help, least=1, most=most_kept, unit="seconds", **more
+        name, kind=Kind.DURATION, read=read, help=help, least=least, most=most_kept, unit="seconds", **more
     )
 
 

@@ -13,7 +13,7 @@ from django.conf import settings
 from accounts.models import Project
 from quotas.core.gpu_models import sliced
 from quotas.core.resources import Resources, cores_to_millis, parse_mib
-from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.agent_features import needed
 from scheduler.core.snapshot.constraints import NUMA_WORDS
 from scheduler.models import Queue, WaitEnd
@@ -244,10 +244,12 @@ class JobSpec:
         ),
     )  # fmt: skip
     assembly_timeout_seconds: int | None = duration(
-        "assembly_timeout", most=MAX_ASSEMBLY_SECONDS, help="How long nodes stay reserved while the job gathers more.",
-        left_out="off: no node is reserved", example="1h", columns={"assembly_timeout_seconds": ""},
-        form=Form(label="Assembly timeout", group="tasks", place=2, placeholder="off",
-                  hint="Nodes are reserved as they become free."),
+        "assembly_timeout", most=MAX_ASSEMBLY_SECONDS, least=0,
+        help="How long nodes stay reserved while the job gathers more; 0: no node is reserved.",
+        left_out="the queue's default, else no node is reserved", example="1h",
+        columns={"assembly_timeout_seconds": ""},
+        form=Form(label="Assembly timeout", group="tasks", place=2, placeholder="the queue's default",
+                  hint="Nodes are reserved as they become free. 0: none is."),
     )  # fmt: skip
 
     # How much, per task.
@@ -331,7 +333,24 @@ class JobSpec:
     )  # fmt: skip
     deadline_at: datetime | None = moment(
         "deadline", lasting=False, help="The job has to be over by this moment; without an offset it is UTC.",
-        left_out="none", example="2027-02-28T18:00:00Z", columns={"deadline_at": ""}, form=_RARE,
+        left_out="none", example="2027-02-28T18:00:00Z", columns={"deadline_at": ""},
+        form=Form(label="Deadline", group="place", place=2, widget=Widget.MOMENT, copied=False,
+                  hint="You are notified if the job is likely to miss it."),
+    )  # fmt: skip
+    deadline_action: str = choice(
+        "deadline_action", DeadlineAction, default=DeadlineAction.NONE, columns={"deadline_action": ""},
+        help="end: the job is removed as soon as it can no longer end before its deadline, by its time limit, and is "
+        "stopped if it runs at the deadline. none: it goes on.",
+        form=Form(label="At the deadline", group="place", place=2, widget=Widget.SELECT, copied=False,
+                  words=(("", "go on"), ("end", "end the job"))),
+    )  # fmt: skip
+    wait_limit_seconds: int | None = duration(
+        "wait_limit", help="How long the job may wait in its queue for its first start, as time_limit; after that it "
+        "fails. Time on hold, before begin_at or for dependencies does not count.",
+        left_out="the queue's default, else none", example="12h", columns={"wait_limit_seconds": ""},
+        elsewhere=("timeout_seconds", "queue_timeout", "schedule_timeout", "scheduling_timeout"),
+        form=Form(label="Wait limit", group="place", place=3, placeholder="the queue's default",
+                  hint="The job fails if it has not started by then."),
     )  # fmt: skip
     array: Array = declared(
         "array", kind=Kind.TEXT, read=_array, default=Array(), most=MAX_ARRAY_TEXT,

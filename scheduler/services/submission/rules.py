@@ -14,7 +14,7 @@ from django.utils import timezone
 from infra.plain_text import without_hidden
 from quotas.core.gpu_models import read_slice, slice_share
 from quotas.core.resources import show_cpus, show_mib
-from scheduler.core.lifecycle import PackLevel, RestartPolicy, TaskFailure
+from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartAction
 from scheduler.services.submission.declaration import Rule, rule
 from scheduler.services.submission.fields_restart import ProbeKind
@@ -236,6 +236,31 @@ def the_deadline_lies_ahead(spec: JobSpec, inputs: RequestInputs) -> None:
         inputs.wrong("deadline", "Is before begin_at.", code="inconsistent")
 
 
+@rule("assembly_timeout", "tasks", "queue")
+def the_queue_says_how_long_gangs_gather(spec: JobSpec, inputs: RequestInputs) -> None:
+    """An assembly timeout that is left out is the queue's default, for a job of several tasks; 0 is none."""
+    if spec.assembly_timeout_seconds == 0:
+        spec.assembly_timeout_seconds = None
+    elif inputs.queue is not None and spec.tasks > 1 and inputs.given("assembly_timeout") is None:
+        spec.assembly_timeout_seconds = inputs.queue.default_assembly_seconds
+
+
+@rule("deadline", "deadline_action")
+def only_a_deadline_ends_a_job(spec: JobSpec, inputs: RequestInputs) -> None:
+    """`deadline_action` is of a job that has a deadline."""
+    if spec.deadline_action == DeadlineAction.END and inputs.given("deadline") is None:
+        inputs.wrong(
+            "deadline_action", "There is no deadline; add deadline, or leave this out.", code="inconsistent"
+        )
+
+
+@rule("wait_limit", "queue")
+def the_queue_says_how_long_jobs_wait(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A wait limit that is left out is the queue's default."""
+    if inputs.queue is not None and inputs.given("wait_limit") is None:
+        spec.wait_limit_seconds = inputs.queue.default_wait_seconds
+
+
 @rule("time_limit", "queue")
 def the_queue_bounds_the_time(spec: JobSpec, inputs: RequestInputs) -> None:
     """A time limit is at most the queue's; left out, it is the queue's default."""
@@ -252,6 +277,23 @@ def the_queue_bounds_the_time(spec: JobSpec, inputs: RequestInputs) -> None:
             f"Requests {seconds} seconds; queue {queue.slug} allows {most}. "
             "Ask for less, or use another queue.",
             code="exceeds-wall-time",
+        )
+
+
+@rule("deadline", "deadline_action", "time_limit", "begin_at")
+def what_ends_at_its_deadline_can_end_in_time(spec: JobSpec, inputs: RequestInputs) -> None:
+    """With `deadline_action` end, the time limit ends before the deadline."""
+    if spec.deadline_action != DeadlineAction.END or spec.deadline_at is None or not spec.time_limit_seconds:
+        return
+    start = max(timezone.now(), spec.begin_at) if spec.begin_at else timezone.now()
+    late = int((start - spec.deadline_at).total_seconds()) + spec.time_limit_seconds
+    if late > 0 and spec.deadline_at > timezone.now():
+        inputs.wrong(
+            "deadline",
+            f"Is {spec.time_limit_seconds - late} s after the earliest start, but the time limit is "
+            f"{spec.time_limit_seconds} s: with deadline_action end the job could never start. Shorten time_limit, "
+            "move the deadline, or leave deadline_action out.",
+            code="deadline-too-early",
         )
 
 
@@ -452,6 +494,10 @@ RULES: Final[tuple[Rule, ...]] = (
     a_limit_is_of_each_element,
     the_deadline_lies_ahead,
     the_queue_bounds_the_time,
+    the_queue_says_how_long_jobs_wait,
+    the_queue_says_how_long_gangs_gather,
+    only_a_deadline_ends_a_job,
+    what_ends_at_its_deadline_can_end_in_time,
     a_name_comes_from_what_runs,
     at_most_once_is_never_again,
     delays_grow,

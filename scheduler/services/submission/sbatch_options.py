@@ -218,7 +218,9 @@ def _begin(found: Directives, value: str) -> None:
 
 
 def _deadline(found: Directives, value: str) -> None:
+    """As Slurm: a job that cannot end in time is removed, and one that runs then is stopped."""
     found.fill("deadline", _moment(value).isoformat())
+    found.fill("deadline_action", "end")
 
 
 def _moment(value: str) -> datetime:

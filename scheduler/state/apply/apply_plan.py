@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.core.plan import Plan, Preempt, Resize, Start
-from scheduler.state.apply import apply_gang_reservations, apply_preemption, apply_resizes, apply_starts
+from scheduler.state.apply import (
+    apply_gang_reservations,
+    apply_preemption,
+    apply_resizes,
+    apply_starts,
+    fair_queue,
+)
 from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.refusals import Refusal
 from scheduler.state.db.sql import Rows
@@ -37,6 +43,7 @@ def apply_plan(plan: Plan, context: ApplyContext) -> Applied:
     cluster_row = _fence(plan, context)
     starts = apply_starts.check(plan, context, cluster_row)
     started, refused_by_rows = apply_starts.write(starts, context)
+    fair_queue.write(started, context)
     resizes = apply_resizes.check(plan.resizes)
     preemption = apply_preemption.check(plan.preempts, except_for=resizes.refused)
     resizes = resizes.without(preemption.refused)

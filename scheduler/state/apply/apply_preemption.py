@@ -176,7 +176,7 @@ def _event(preempt: Preempt, checked: CheckedPreemption, cycle_id: int | None) -
     else:
         because, details = _for_a_taint(preempt, checked.taints[preempt.node_id, *preempt.taint])
     if preempt.mode == "suspend":
-        because += "; it resumes where it is once its CPUs are free again"
+        because += "; the job resumes on the same nodes when enough CPUs are free"
         details["mode"] = preempt.mode
     else:
         because += f"; the job has {preempt.grace_seconds} s to end and is requeued"

@@ -237,6 +237,7 @@ def schedule_jobs(
 ) -> list[ScheduledJob]:
     """QUEUED to SCHEDULED by compare-and-set, each with its new attempt.
 
+    The attempt of a job without a time limit keeps how long it is expected to run, as of now.
     A job that is no longer as planned is not in the answer.
     """
     rows = ask(
@@ -248,11 +249,17 @@ def schedule_jobs(
             FROM unnest(%s::bigint[], %s::int[]) AS planned(number, generation)
                 JOIN scheduler_jobrequest request ON request.number = planned.number
             WHERE job.number = planned.number AND job.generation = planned.generation AND job.state = ANY(%s)
-            RETURNING job.number, job.epoch, job.user_id, job.project_id, request.job_type
+            RETURNING job.number, job.epoch, job.user_id, job.project_id, request.job_type,
+                CASE WHEN request.time_limit_seconds IS NULL THEN request.name END AS unlimited, job.queue_id
         ), attempt AS (
-            INSERT INTO scheduler_attempt
-                (job_id, epoch, backend, state, stop_reason, backend_ref, cycle_id, scheduled_at, end_text)
-            SELECT number, epoch, %s, %s, '', '', %s, %s, '' FROM moved
+            INSERT INTO scheduler_attempt (job_id, epoch, backend, state, stop_reason, backend_ref, cycle_id,
+                scheduled_at, end_text, predicted_seconds, predicted_from_runs)
+            SELECT number, epoch, %s, %s, '', '', %s, %s, '',
+                CASE WHEN unlimited IS NOT NULL THEN coalesce(prediction.planned_seconds, %s) END,
+                CASE WHEN unlimited IS NOT NULL THEN coalesce(prediction.runs, 0) END
+            FROM moved LEFT JOIN scheduler_runtimeprediction prediction ON prediction.user_id = moved.user_id
+                AND prediction.name = moved.unlimited AND prediction.cluster_id = (
+                    SELECT cluster_id FROM scheduler_queue WHERE id = moved.queue_id)
             RETURNING job_id, id
         )
         SELECT number, epoch, user_id, project_id, job_type, NULL::bigint FROM moved
@@ -261,7 +268,7 @@ def schedule_jobs(
         [
             JobState.SCHEDULED.value, at, int_array(s.job_id for s in starts),
             int_array(s.generation for s in starts), list(PLANNED_STATES),
-            backend, AttemptState.ASSIGNED.value, cycle_id, at,
+            backend, AttemptState.ASSIGNED.value, cycle_id, at, settings.UNLIMITED_JOB_SECONDS,
         ],
     )  # fmt: skip
     # Put together here: the database would compare each row with every other.
@@ -380,12 +387,12 @@ def insert_events(
     cycle_id: int | None,
     at: datetime,
 ) -> Statement:
-    """`job.scheduled`, with the names of the nodes each job was placed on."""
+    """`job.scheduled`, with the names of the nodes each job was placed on: the text follows from these."""
     events = [
         {
             "number": job.number,
             "epoch": job.epoch,
-            "because": f"placed on {', '.join(nodes[job.number])}"[:300],
+            "because": "",
             "details": {"nodes": nodes[job.number], "cycle": cycle_id},
         }
         for job in scheduled

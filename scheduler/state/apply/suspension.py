@@ -123,7 +123,7 @@ def _suspend(attempts: Sequence[SuspendedAttempt], lines: Lines, at: datetime) -
 
 
 def _suspended_event(one: SuspendedAttempt, cpu_millis: int) -> Event:
-    because = f"suspended; it keeps its memory and released {show_cpus(cpu_millis)} CPUs"
+    because = f"suspended; {show_cpus(cpu_millis)} CPUs are released, the memory stays allocated"
     return Event(one.number, one.epoch, "job.suspended", because, json.dumps({"cpu_millis": cpu_millis}))
 
 

@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from django.conf import settings
+from django.contrib.postgres.expressions import ArraySubquery
 from django.core.cache import cache
 from django.db.models import OuterRef, Subquery, TextField, Value
-from django.db.models.functions import Cast, Concat
+from django.db.models.functions import Cast, Concat, JSONObject
 
-from scheduler.models import Cluster, Lease
+from scheduler.models import Cluster, Lease, PolicyFault
 from scheduler.state.lease.leases import cluster_scope
 
 #: Without a new cycle for so long, a planner is said to be silent; the clock asks for one every PLAN_SECONDS.
@@ -75,6 +76,18 @@ class ClusterNow:
     paused_by: str
     paused_at: datetime | None
     since: float | None
+    #: (subject, reason) of what of its policy is out of use.
+    faults: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def failing(self) -> str:
+        """Why its cycles fail; "" = they do not."""
+        return next((reason for subject, reason in self.faults if subject == PolicyFault.CYCLE), "")
+
+    @property
+    def out_of_use(self) -> tuple[tuple[str, str], ...]:
+        """What it is planned without, and why."""
+        return tuple(fault for fault in self.faults if fault[0] != PolicyFault.CYCLE)
 
     @property
     def silent(self) -> bool:
@@ -87,6 +100,7 @@ class ClusterNow:
 
 def clusters_now() -> list[ClusterNow]:
     """Every cluster; one query."""
+    faults = PolicyFault.objects.filter(cluster=OuterRef("pk")).order_by("id")
     token = Lease.objects.filter(scope=Concat(Value("cluster:"), Cast(OuterRef("pk"), TextField())))
     return [
         ClusterNow(
@@ -97,8 +111,12 @@ def clusters_now() -> list[ClusterNow]:
             paused_by=cluster.paused_by,
             paused_at=cluster.paused_at,
             since=term_since(cluster.pk, cluster.token),
+            faults=tuple((fault["subject"], fault["reason"]) for fault in cluster.found),
         )
-        for cluster in Cluster.objects.annotate(token=Subquery(token.values("token")[:1])).values_list(
-            "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token", named=True
+        for cluster in Cluster.objects.annotate(
+            token=Subquery(token.values("token")[:1]),
+            found=ArraySubquery(faults.values(one=JSONObject(subject="subject", reason="reason"))),
+        ).values_list(
+            "pk", "name", "paused", "paused_reason", "paused_by", "paused_at", "token", "found", named=True
         )
     ]

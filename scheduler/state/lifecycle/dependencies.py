@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
 
+from django.conf import settings
 from django.db import connection
 
 from infra.db.prepared import ask
@@ -203,6 +204,16 @@ def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
 
     Call it in the transaction that ended them, after their states were written.
     """
+    clusters: set[int] = set()
+    left: Sequence[Ended] = [*ended]
+    while left:  # with MUSTER_KILL_INVALID_DEPEND an end may be that of the next ones
+        more, left = _let_go(_settled(left), at=at)
+        clusters |= more
+    return clusters
+
+
+def _settled(ended: Iterable[Ended]) -> set[int]:
+    """Note of each wait for these jobs whether it holds; answers the jobs that waited."""
     others = {job.number: Other(job.state, job.saved_at is not None) for job in ended}
     verdicts: dict[bool, list[int]] = defaultdict(list)
     touched: set[int] = set()
@@ -213,7 +224,7 @@ def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
             touched.add(wait.job_id)
     for verdict, ids in verdicts.items():
         JobDependency.objects.filter(pk__in=ids).update(satisfied=verdict)
-    return _let_go(touched, at=at) if touched else set()
+    return touched
 
 
 def resolve_data(project_id: int, name: str, *, at: datetime) -> set[int]:
@@ -222,7 +233,7 @@ def resolve_data(project_id: int, name: str, *, at: datetime) -> set[int]:
     rows = JobDependency.objects.filter(data=name, satisfied__isnull=True, job__project_id=project_id)
     touched = set(rows.values_list("job_id", flat=True))
     rows.update(satisfied=True)
-    return _let_go(touched, at=at)
+    return _let_go(touched, at=at)[0]
 
 
 def expire_waits(*, at: datetime) -> tuple[set[int], int]:
@@ -247,12 +258,22 @@ def expire_waits(*, at: datetime) -> tuple[set[int], int]:
     return clusters, count
 
 
-def _let_go(numbers: set[int], *, at: datetime) -> set[int]:
-    """Queue the blocked jobs of these that wait for nothing any more; the others say what is still missing."""
+def _let_go(numbers: set[int], *, at: datetime) -> tuple[set[int], list[Job]]:
+    """Queue the blocked jobs of these that wait for nothing any more; the others say what is still missing.
+
+    Answers the clusters with new work, and the jobs that were cancelled because their dependencies can never be
+    satisfied.
+    """
     clusters: set[int] = set()
+    cancelled: list[Job] = []
+    if not numbers:
+        return clusters, cancelled
     waiting = Job.objects.filter(number__in=numbers, state=JobState.BLOCKED).select_related("queue")
     for job in waiting.order_by("number").select_for_update(of=("self",), no_key=True):
         found = conditions_of(job)
+        if _is_cancelled(job, found, at=at):
+            cancelled.append(job)
+            continue
         if any(condition.missing for condition in found):
             Job.objects.filter(pk=job.pk).update(
                 **wait_reason(found, at=at, until=job.depends_until_at, then=job.depends_on_timeout)
@@ -263,7 +284,22 @@ def _let_go(numbers: set[int], *, at: datetime) -> set[int]:
         except StaleJob:
             continue  # cancelled or held at this moment
         clusters.add(job.queue.cluster_id)
-    return clusters
+    return clusters, cancelled
+
+
+def _is_cancelled(job: Job, found: Sequence[Condition], *, at: datetime) -> bool:
+    """Cancel a job that waits for what can never be, where the site says so; a wait with an end has its own rule."""
+    if not settings.MUSTER_KILL_INVALID_DEPEND or job.depends_until_at is not None:
+        return False
+    never = next((condition for condition in found if condition.never), None)
+    if never is None:
+        return False
+    because = _lost_words(never) + "."
+    try:
+        move_job(job, JobState.CANCELLED, because=because, at=at, end_text=because[:300])
+    except StaleJob:
+        return False  # cancelled or held at this moment
+    return True
 
 
 def _queue(job: Job, *, because: str, at: datetime) -> None:
@@ -333,23 +369,31 @@ def _never(condition: Condition, details: dict[str, Any], *, end: str, at: datet
     """A wait for what can no longer happen says so, and what to do."""
     lost = [wait for wait in condition.waits if wait.satisfied is False]
     wait = lost[0]
+    text = _lost_words(condition)
     what_now = (
         f"The job waits{end}."
         if end
         else "The job can never start: cancel it, or submit it again without that dependency."
     )
     if len(condition.waits) == 1:
-        kind = "a checkpoint" if wait.kind == DependencyKind.CHECKPOINT else wait.kind
-        text = f"Depends on {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}. {what_now}"
         details |= {"job": wait.number, "kind": wait.kind, "state": wait.state}
     else:
-        others = "have ended" if len(lost) > 1 else "has ended"
-        text = (
-            f"Depends on {condition.need} of {len(condition.waits)}, but {_listed(lost)} {others} "
-            f"with the wrong result, so too few are left. {what_now}"
-        )
         details |= {"jobs": [wait.number for wait in lost], "need": condition.need}
-    return _reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, text, details, at)
+    return _reason(ReasonCode.DEPENDENCY_NEVER_SATISFIED, f"{text}. {what_now}", details, at)
+
+
+def _lost_words(condition: Condition) -> str:
+    """`Depends on success of job 12 (a), which failed`, without a full stop."""
+    lost = [wait for wait in condition.waits if wait.satisfied is False]
+    wait = lost[0]
+    if len(condition.waits) == 1:
+        kind = "a checkpoint" if wait.kind == DependencyKind.CHECKPOINT else wait.kind
+        return f"Depends on {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}"
+    others = "have ended" if len(lost) > 1 else "has ended"
+    return (
+        f"Depends on {condition.need} of {len(condition.waits)}, but {_listed(lost)} {others} "
+        "with the wrong result, so too few are left"
+    )
 
 
 def moment_text(moment: datetime | None) -> str:

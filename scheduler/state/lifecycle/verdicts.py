@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,6 +29,8 @@ from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, Resta
 #: What is written of tasks that no agent was given.
 NEVER_GIVEN: Final = "The job was never sent to its node."
 NEVER_STARTED: Final = "Never started."
+#: How the end of an attempt begins whose node's agent does not know what its job needs; the next planning avoids it.
+AGENT_TOO_OLD: Final = "The job was put back: the agent is older than needed for"
 #: The same ends in the words of agents of the release before, and of records that such agents left.
 _FORMER_NEVER_BEGAN: Final = "It never began: its node was stopped before it could start it."
 _FORMER_NOT_ISOLATED: Final = "It never began: its node cannot isolate tasks at the moment."
@@ -179,9 +181,11 @@ def lost(case: Case) -> Verdict | None:
     if not case.lost_text:
         return None
     job, text = case.job, case.lost_text
-    of_muster = text in _OF_MUSTER or text.startswith((NOT_RESTORED, _FORMER_NOT_RESTORED, NOT_UPLOADED))
+    of_muster = text in _OF_MUSTER or text.startswith(
+        (NOT_RESTORED, _FORMER_NOT_RESTORED, NOT_UPLOADED, AGENT_TOO_OLD)
+    )
     failure = FailureClass.INFRASTRUCTURE if of_muster else FailureClass.NODE_LOST
-    if job.earlier_lost < job.max_restarts or text == SHUT_DOWN:
+    if job.earlier_lost < job.max_restarts or text == SHUT_DOWN or text.startswith(AGENT_TOO_OLD):
         wait = backoff_seconds(job.earlier_lost)
         return Verdict(
             AttemptState.LOST, JobState.QUEUED, None, None, text, retry_seconds=wait, failure=failure
@@ -192,17 +196,20 @@ def lost(case: Case) -> Verdict | None:
     )
 
 
-#: Stopped by no fault of its own.
-_STOPPED_FOR_OTHERS: Final = frozenset(
-    {StopReason.PREEMPTED, StopReason.DRAINED, StopReason.EVICTED, StopReason.STALE_EPOCH}
-)
+#: Stopped by no fault of its own, and what is said of that.
+_STOPPED_FOR_OTHERS: Final[Mapping[str, str]] = {
+    StopReason.PREEMPTED: "Stopped for another job",
+    StopReason.DRAINED: "Stopped to leave the node",
+    StopReason.EVICTED: "Evicted from the node",
+    StopReason.STALE_EPOCH: "Stopped, because a later attempt had begun",
+}
 
 
 def stopped_for_others(case: Case) -> Verdict | None:
     """Preempted, drained or evicted: the job waits again at once."""
     if case.stop_reason not in _STOPPED_FOR_OTHERS:
         return None
-    text = f"Stopped ({case.stop_reason}); waiting to start again."
+    text = f"{_STOPPED_FOR_OTHERS[case.stop_reason]}; requeued."
     return Verdict(
         AttemptState.STOPPED, JobState.QUEUED, case.exit_code, case.exit_signal, text, retry_seconds=0,
         failure=FailureClass.PREEMPTED,
@@ -235,6 +242,16 @@ def over_time_limit(case: Case) -> Verdict | None:
         failure=FailureClass.TIME_LIMIT,
     )  # fmt: skip
     return _restarted_where_it_may(verdict, case.job, otherwise=False)
+
+
+def over_deadline(case: Case) -> Verdict | None:
+    """Stopped at its deadline, as the job asked: a failure, and never started again, since that is too late."""
+    if case.stop_reason != StopReason.DEADLINE:
+        return None
+    return Verdict(
+        AttemptState.FAILED, JobState.FAILED, case.exit_code or None, case.exit_signal,
+        "Stopped at its deadline (deadline_action end).", failure=FailureClass.TIME_LIMIT,
+    )  # fmt: skip
 
 
 def failed(case: Case) -> Verdict:
@@ -284,6 +301,7 @@ RULES: Final[tuple[Callable[[Case], Verdict | None], ...]] = (
     stopped_for_others,
     quota_refused,
     over_time_limit,
+    over_deadline,
     failed,
 )
 
@@ -295,7 +313,9 @@ def _at_most_once(verdict: Verdict, job: JobFacts, stop_reason: str, tasks: Sequ
         return verdict
     if tasks and not any(task.may_have_begun for task in tasks):
         return verdict
-    why = f"Stopped ({stop_reason})." if verdict.attempt == AttemptState.STOPPED else verdict.text
+    why = verdict.text
+    if verdict.attempt == AttemptState.STOPPED:
+        why = f"{_STOPPED_FOR_OTHERS.get(stop_reason, f'Stopped ({stop_reason})')}."
     return replace(verdict, job=JobState.FAILED, text=f"{why} {AT_MOST_ONCE}", retry_seconds=None)
 
 

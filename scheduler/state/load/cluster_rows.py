@@ -212,7 +212,10 @@ OF_PREEMPTION: Final = tuple(
 
 
 def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> PreemptionPolicy:
-    """A profile's rules of preemption; raises ValueError that names the unknown word."""
+    """A profile's rules of preemption; raises ValueError that names the unknown word.
+
+    Quality of service counts unless the profile says otherwise: of one priority guaranteed jobs are stopped last.
+    """
     for name, value in words.items():
         if name not in OF_PREEMPTION:
             raise ValueError(f"{name!r} is not a setting of preemption; there are {', '.join(OF_PREEMPTION)}")
@@ -224,4 +227,4 @@ def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any
     if not enabled and not words.get("reclaim"):
         return PreemptionPolicy(grace_seconds=words.get("grace_seconds", PreemptionPolicy().grace_seconds))
     matrix = tuple((int(begin), tuple(int(victim) for victim in victims)) for begin, victims in classes)
-    return PreemptionPolicy(enabled=enabled, classes=matrix, **words)
+    return PreemptionPolicy(enabled=enabled, classes=matrix, **{"qos": 1, **words})

@@ -190,6 +190,7 @@ def pending_columns(own: OwnColumns, moment: Moment) -> PendingColumns:
         priority=_effective_priority(own, moment),
         class_index=own["class_index"],
         gate=gates(own, moment),
+        predicted_seconds=np.where(own["time_limit_seconds"] > 0, 0, settings.UNLIMITED_JOB_SECONDS),
         awaited=awaited_jobs(own, moment),
     )
 
@@ -256,6 +257,9 @@ _RUNNING_AS_STORED: Final = {
     "started_ms": ms(_STARTED),
     "expected_end_ms": f"""coalesce({ms(_STARTED)} + 1000 * request.time_limit_seconds + attempt.suspended_ms
         + coalesce({ms("statement_timestamp()")} - {ms("attempt.suspended_at")}, 0), 0)""",
+    # -1 = it has neither a time limit nor a prediction.
+    "predicted_seconds": """CASE WHEN request.time_limit_seconds IS NOT NULL THEN 0
+        ELSE coalesce(attempt.predicted_seconds + attempt.suspended_ms / 1000, -1) END""",
     "array_id": ARRAY_NUMBER,
     "preemptible": _PREEMPTIBLE,
     "times_preempted": """CASE WHEN attempt.epoch > 1 THEN (SELECT count(*) FROM scheduler_attempt earlier
@@ -305,9 +309,11 @@ def running_columns(jobs: Table, classes: ClassTable) -> RunningColumns:
     """Columns of running jobs from what `RUNNING` or `RUNNING_IN_ARRAYS_OF` found."""
     if not jobs["id"]:
         return RunningColumns()
-    return RunningColumns.from_columns(
-        **{name: jobs[name] for name in _RUNNING_AS_STORED}, class_index=class_numbers(jobs, classes)
-    )
+    own: dict[str, Sequence[Any]] = {name: jobs[name] for name in _RUNNING_AS_STORED}
+    own["predicted_seconds"] = [
+        settings.UNLIMITED_JOB_SECONDS if seconds < 0 else seconds for seconds in own["predicted_seconds"]
+    ]
+    return RunningColumns.from_columns(**own, class_index=class_numbers(jobs, classes))
 
 
 # ------------------------------------------------------------------ names and labels

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from django.db import connection
 
 from quotas.core.decay import Decay
 from quotas.core.share_tree import Pair, Use
-from quotas.selectors.fair_share_source import Held
+from quotas.selectors.fair_share_source import Held, Waiting
+from scheduler.core.lifecycle import JobState
 from scheduler.state.db.query import RowQuery, fetch
 
 
@@ -24,7 +25,7 @@ class UsedRow(NamedTuple):
 
 
 #: The integral of 2^(-age / half-life) over the time in which something was held, from the window's edge on;
-#: with a half-life of 0 that time itself.
+#: with a half-life of 0 that time itself. What is 300 half-lives old is nothing: the database would not go on to 1,075.
 _USED: Final = RowQuery(
     UsedRow,
     {
@@ -38,8 +39,8 @@ _USED: Final = RowQuery(
 FROM (
     SELECT job.project_id, job.user_id, part.gpu_millis, part.cpu_millis, part.memory_mib,
         CASE WHEN rule.half_life > 0 THEN rule.half_life / ln(2::float8) * (
-            power(2, -(rule.at - part.ends) / rule.half_life)
-            - power(2, -(rule.at - part.begins) / rule.half_life)
+            power(2, greatest(-(rule.at - part.ends) / rule.half_life, -300))
+            - power(2, greatest(-(rule.at - part.begins) / rule.half_life, -300))
         ) ELSE part.ends - part.begins END AS weight
     FROM (SELECT %s::float8 AS at, %s::float8 AS edge, %s::float8 AS half_life, %s::bigint[] AS projects) rule
     CROSS JOIN scheduler_allocation held
@@ -116,6 +117,21 @@ _CAPACITY: Final = RowQuery(
 )
 
 
+_WAITING: Final = RowQuery(
+    Waiting,
+    {
+        "number": "job.number",
+        "project_id": "job.project_id",
+        "user_id": "job.user_id",
+        "person": "person.username",
+        "submitted": "extract(epoch FROM request.created_at)::float8",
+    },
+    f"""SELECT {{columns}} FROM scheduler_job job JOIN accounts_user person ON person.id = job.user_id
+    JOIN scheduler_jobrequest request ON request.number = job.number
+WHERE job.outcome IS NULL AND job.state = '{JobState.QUEUED.value}' ORDER BY job.number LIMIT %s""",
+)
+
+
 class HeldShares:
     """A `quotas.selectors.fair_share_source.ShareSource` over allocations."""
 
@@ -143,3 +159,7 @@ class HeldShares:
     def capacity(self) -> Mapping[str, float]:
         (site,) = fetch(_CAPACITY)
         return {"gpu": site.gpus, "cpu": site.cores, "memory": site.gib}
+
+    def waiting(self, most: int) -> Sequence[Waiting]:
+        """The jobs that are queued, of more than `most` the first by number."""
+        return fetch(_WAITING, [most])

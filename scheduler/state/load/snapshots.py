@@ -21,7 +21,7 @@ from scheduler.state.db.sql import int_array, select_together
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
 from scheduler.state.load import node_rows, queue_rows
 from scheduler.state.load.cluster_rows import CLUSTER, ClusterRow, the_cluster, usable_policy_of
-from scheduler.state.load.fair_share import SHARE_SHAPE, ShareShape, with_shares
+from scheduler.state.load.fair_share import SHARE_SHAPE, ShareShape, turn_columns, with_shares
 from scheduler.state.load.job_rows import (
     AWAITED,
     CLOSED,
@@ -135,6 +135,7 @@ def loaded(
         pools=node_rows.pool_columns(tables.nodes, tables.held),
         shares=shares,
         budgets=budget_columns(owners.periods, owners.prices, now_ms=cluster.now_ms),
+        turns=turn_columns(tables.cluster_id, policy),
     )
     return Loaded(
         tables.cluster_id, cluster.backend, snapshot, policy, own["reason_mark"], found.problem,

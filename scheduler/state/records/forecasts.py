@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from django.db import transaction
+
 from scheduler.core.forecast.forecast import Forecast
+from scheduler.core.forecast.runtimes import Prediction
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.query import RowQuery, fetch
@@ -131,6 +134,7 @@ class RanRow(NamedTuple):
 
     user_id: int
     project_id: int
+    name: str
     asked_seconds: int
     ran_seconds: int
 
@@ -140,6 +144,7 @@ _LAST_RUNS: Final = RowQuery(
     {
         "user_id": "job.user_id",
         "project_id": "job.project_id",
+        "name": "request.name",
         "asked_seconds": "coalesce(request.time_limit_seconds, 0)",
         "ran_seconds": "greatest(extract(epoch FROM attempt.ended_at - attempt.started_at), 1)::bigint",
     },
@@ -156,3 +161,43 @@ ORDER BY attempt.id DESC LIMIT %s""",
 def ran(*, cluster_id: int, since: datetime, most: int) -> list[RanRow]:
     """The last jobs of this cluster that ended by themselves, at most `most`."""
     return fetch(_LAST_RUNS, [cluster_id, _RAN, since, most])
+
+
+_PREDICTIONS: Final[ParameterRows[tuple[tuple[int, str], Prediction]]] = ParameterRows(
+    "made",
+    {
+        "user_id": ("bigint", lambda one: one[0][0]),
+        "name": ("text", lambda one: one[0][1]),
+        "runs": ("int", lambda one: one[1].runs),
+        "usual": ("bigint", lambda one: one[1].usual_seconds),
+        "planned": ("bigint", lambda one: one[1].planned_seconds),
+    },
+)
+#: A prediction whose numbers are as before is not written.
+_PREDICT: Final = f"""
+INSERT INTO scheduler_runtimeprediction AS kept (cluster_id, user_id, name, runs, usual_seconds, planned_seconds,
+    version, updated_at)
+SELECT %s, user_id, name, runs, usual, planned, 1, statement_timestamp() FROM {_PREDICTIONS.source}
+    JOIN accounts_user person ON person.id = user_id
+ORDER BY user_id, name
+ON CONFLICT ON CONSTRAINT prediction_once DO UPDATE SET runs = excluded.runs, usual_seconds = excluded.usual_seconds,
+    planned_seconds = excluded.planned_seconds, version = kept.version + 1, updated_at = excluded.updated_at
+WHERE (kept.runs, kept.usual_seconds, kept.planned_seconds)
+    <> (excluded.runs, excluded.usual_seconds, excluded.planned_seconds)
+RETURNING 1
+"""
+#: Those that no recent run speaks for.
+_UNPREDICT: Final = f"""
+DELETE FROM scheduler_runtimeprediction old WHERE old.cluster_id = %s AND NOT EXISTS (
+    SELECT FROM {_PREDICTIONS.source} WHERE made.user_id = old.user_id AND made.name = old.name)
+"""
+
+
+def store_predictions(found: Mapping[tuple[int, str], Prediction], *, cluster_id: int) -> int:
+    """Replace the predictions of a cluster, by person and job name; answers how many are new or other than before."""
+    rows = sorted(found.items(), key=lambda one: one[0])
+    parameters = [cluster_id, *_PREDICTIONS.parameters(rows)]
+    with transaction.atomic():
+        written = len(run(_PREDICT, parameters))
+        run(_UNPREDICT, parameters)
+    return written

@@ -29,6 +29,11 @@ class OpenFault(NamedTuple):
     reason: str
     began_at: datetime
 
+    def __str__(self) -> str:
+        if self.subject == PolicyFault.CYCLE:
+            return f"cycles of cluster {self.cluster} fail, so no job starts: {self.reason}"
+        return f"cluster {self.cluster} is planned without its {self.subject}: {self.reason}"
+
 
 def put_out_of_use(cluster_id: int, plugin: str, reason: str) -> None:
     """Plan this cluster without the plugin from now on."""
@@ -38,6 +43,11 @@ def put_out_of_use(cluster_id: int, plugin: str, reason: str) -> None:
 def note_profile(cluster_id: int, reason: str) -> None:
     """The profile cannot be followed in this cycle; the default policy is."""
     _note(cluster_id, PolicyFault.PROFILE, reason)
+
+
+def note_cycle(cluster_id: int, reason: str) -> None:
+    """A cycle of this cluster has failed: no job starts until one succeeds."""
+    _note(cluster_id, PolicyFault.CYCLE, reason)
 
 
 def _note(cluster_id: int, subject: str, reason: str) -> None:
@@ -53,11 +63,21 @@ def _note(cluster_id: int, subject: str, reason: str) -> None:
 
 def profile_is_well(cluster_id: int) -> None:
     """The profile could be followed again."""
-    run(
+    _over(cluster_id, PolicyFault.PROFILE)
+
+
+def cycle_is_well(cluster_id: int) -> None:
+    """A cycle has succeeded."""
+    _over(cluster_id, PolicyFault.CYCLE)
+
+
+def _over(cluster_id: int, subject: str) -> None:
+    gone = run(
         "DELETE FROM scheduler_policyfault WHERE cluster_id = %s AND subject = %s RETURNING id",
-        [cluster_id, PolicyFault.PROFILE],
+        [cluster_id, subject],
     )
-    log.info("policy_fault_over", cluster=cluster_id, subject=PolicyFault.PROFILE)
+    if gone:
+        log.info("policy_fault_over", cluster=cluster_id, subject=subject)
 
 
 def open_faults() -> Sequence[OpenFault]:

@@ -8,13 +8,20 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from infra.times_in_text import written
-from scheduler.core.lifecycle import JobState
+from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
+from scheduler.core.reasons.event_texts import ALL_SUCCEEDED, text_of
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Statement
 from scheduler.state.lifecycle.verdicts import Verdict
 from scheduler.state.settle.events import Event
 from scheduler.state.settle.locked_attempts import AttemptRow
+
+#: What is said of a job that waits again; an attempt that was stopped for others did not fail.
+_REQUEUED: Final = {
+    AttemptState.FAILED: "requeued after the failed attempt",
+    AttemptState.LOST: "requeued after the lost attempt",
+}
 
 
 class Reason(NamedTuple):
@@ -139,23 +146,25 @@ BEFORE_RUNNING: Final = frozenset({JobState.SCHEDULED, JobState.STARTING})
 def events_of(outcomes: Sequence[Outcome]) -> list[tuple[Event, datetime]]:
     """One event for each job that is over; two for one that is tried again: how the attempt ended, and that.
 
-    Before these the beginning, where it is written only now.
+    Where the beginning is written only now, the event of a job that is over has its node, and another comes before
+    those of one that is tried again.
     """
     found: list[tuple[Event, datetime]] = []
     for outcome in outcomes:
         attempt, start = outcome.attempt, outcome.start
-        if start and attempt.state in BEFORE_RUNNING:
+        if start and attempt.state in BEFORE_RUNNING and outcome.retry_at is not None:
             found.append((running_event(attempt.number, attempt.epoch, start.node), start.at))
         found += [(event, outcome.at) for event in _events(outcome)]
     return found
 
 
 def running_event(number: int, epoch: int, node: str) -> Event:
-    return Event(number, epoch, "job.running", f"started on {node}", json.dumps({"node": node}))
+    """The text follows from the node."""
+    return Event(number, epoch, "job.running", "", json.dumps({"node": node}))
 
 
 def _events(outcome: Outcome) -> list[Event]:
-    attempt, verdict = outcome.attempt, outcome.verdict
+    attempt, verdict, start = outcome.attempt, outcome.verdict, outcome.start
     details: dict[str, Any] = {"attempt": verdict.attempt.value, "exit_code": verdict.exit_code}
     if verdict.exit_signal is not None:
         details["exit_signal"] = verdict.exit_signal
@@ -165,12 +174,17 @@ def _events(outcome: Outcome) -> list[Event]:
         details["stop_reason"] = attempt.stop_reason
     if verdict.retry_seconds is not None:
         details["retry_seconds"] = verdict.retry_seconds
-    text = (verdict.text or "every task ended with exit code 0")[:300]
+    text = (verdict.text or ALL_SUCCEEDED)[:300]
     if verdict.retry_seconds is None:
+        if start and attempt.state in BEFORE_RUNNING:
+            details["node"] = start.node
+        if verdict.job == JobState.COMPLETED and text == text_of("job.completed", details):
+            text, details = "", {"node": details["node"]} if "node" in details else {}
         return [Event(attempt.number, attempt.epoch, f"job.{verdict.job.value}", text, json.dumps(details))]
+    requeued = _REQUEUED.get(verdict.attempt, "requeued")
     preempted = attempt.stop_reason == "preempted"
     kind = "job.preempted" if preempted else f"attempt.{verdict.attempt.value}"
     return [
         Event(attempt.number, attempt.epoch, kind, text, json.dumps(details)),
-        Event(attempt.number, attempt.epoch, "job.queued", "requeued after the failed attempt"),
+        Event(attempt.number, attempt.epoch, "job.queued", requeued),
     ]

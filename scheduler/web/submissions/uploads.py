@@ -83,8 +83,8 @@ def left_out(job: Job, user: User) -> str:
     if job.upload is None:
         return ""
     if job.user_id != user.pk:
-        return f"The folder that it began with belongs to {job.user.username} and is not copied."
+        return f"The folder of this job belongs to {job.user.username} and is not copied."
     row = FolderUpload.objects.filter(pk=job.upload).first()
     if row is None or row.state != FolderUploadState.READY:
-        return "The folder that it began with was removed and is not copied."
+        return "The folder of this job was removed and is not copied."
     return ""

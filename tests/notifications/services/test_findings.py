@@ -15,7 +15,8 @@ from notifications.services.follow import follow
 from notifications.services.preferences import change_preferences
 from quotas.services.alerts import look_for_alerts
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Job, NodeHeartbeat, PolicyFault
+from scheduler.models import Job, NodeHeartbeat, PolicyFault, StartForecast
+from tests.notifications.conftest import events
 from tests.support.factories import (
     AllocationFactory,
     AttemptFactory,
@@ -65,6 +66,27 @@ def test_a_time_limit_that_comes_near_is_announced_to_who_asked(cast: Cast, runn
 
     assert found() == [("job.time_limit_near", 1, "owner")]
     assert "80 %" in Notification.objects.get().text
+
+
+def test_a_deadline_at_risk_is_found_once_and_a_missed_one_is_an_event(cast: Cast, jobs_that: Happen) -> None:
+    """Finding 23: the owner hears of it before and after, by the same words as the page."""
+    now = timezone.now()
+    asked = {"created_at": now - timedelta(minutes=2), "time_limit_seconds": 600, "check_at": now}
+    (late,) = jobs_that("job.queued", deadline_at=now + timedelta(minutes=5), **asked)
+    (fine,) = jobs_that("job.queued", deadline_at=now + timedelta(minutes=15), **asked)
+    look()
+    look()
+    assert found() == [("job.deadline_late", 1, "owner")]
+    assert Notification.objects.get().text.startswith("Cannot be sure to meet its deadline")
+    assert Notification.objects.get().jobs == [late.number]
+
+    start = now + timedelta(minutes=10)
+    StartForecast.objects.create(job=fine, p10_at=start, p50_at=start, p90_at=start, computed_at=now)
+    look()
+    events([fine], "job.deadline_missed", because="Missed its deadline by 3 min.")
+    follow()
+
+    assert {kind: count for kind, count, _ in found()} == {"job.deadline_late": 2, "job.deadline_missed": 1}
 
 
 @pytest.mark.parametrize(("watched_s", "busy_s", "count"), [(3600, 60, 1), (3600, 1800, 0), (600, 0, 0)])

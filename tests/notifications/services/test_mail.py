@@ -16,7 +16,7 @@ from infra.models import Circuit
 from notifications.models import Mail, MailState, Notification
 from notifications.services.findings import look
 from notifications.services.follow import follow
-from notifications.services.mail import mail_circuit, send_mails
+from notifications.services.mail import mail_circuit, message_of, send_mails
 from notifications.services.preferences import change_preferences
 from quotas.models import AlertKind
 from quotas.services.alerts import look_for_alerts, tell
@@ -67,9 +67,9 @@ def test_a_failed_job_is_mailed_to_its_owner_with_text_html_and_a_link(
     text, html = mail.get_body(("plain",)), mail.get_body(("html",))
     assert text is not None
     assert html is not None
-    assert "exit code 3 <b>" in text.get_content()
+    assert "Exit code 3 <b>" in text.get_content()
     assert f"https://muster.example.org/jobs/{job.number}/" in text.get_content()
-    assert "exit code 3 &lt;b&gt;" in html.get_content()
+    assert "Exit code 3 &lt;b&gt;" in html.get_content()
 
 
 def test_an_array_that_fails_is_one_mail(mails: MailListener, jobs_that: Happen) -> None:
@@ -351,3 +351,57 @@ def test_a_reason_of_several_lines_is_no_reason_not_to_mail(mails: MailListener,
     assert send_mails() == 1
 
     assert subjects(mails)[0].endswith("declined: not now ask again in June")
+
+
+def test_times_in_a_mail_are_in_the_zone_of_the_person_and_nothing_is_said_twice(
+    mails: MailListener, cast: Cast
+) -> None:
+    User.objects.filter(pk=cast.owner.pk).update(time_zone="Asia/Tokyo")
+    now = timezone.now()
+    words = {
+        "user": cast.owner,
+        "first_at": now,
+        "last_at": now,
+        "source": "t",
+        "first_event": 1,
+        "last_event": 1,
+    }
+    cast.owner.refresh_from_db()
+    drain = Notification.objects.create(
+        kind="node.draining", name="n1", thing="node:1", group_key="a",
+        text="Job 7 is requeued at 2027-01-31T18:00:00Z if still running there. Drained by olu", **words,
+    )  # fmt: skip
+    budget = Notification.objects.create(
+        kind="quota.alert", thing="quota", group_key="b", name="Vision: used up by 2027-01-31T18:00:00Z.",
+        text="Vision: used up by 2027-01-31T18:00:00Z.", **words,
+    )  # fmt: skip
+
+    for row, said in (
+        (drain, "is requeued at 01 Feb 2027 03:00 JST if"),
+        (budget, "used up by 01 Feb 2027 03:00 JST"),
+    ):
+        message = message_of(row)
+        html = str(message.alternatives[0][0])
+        for body in (str(message.body), html):
+            assert said in body
+            assert "2027-01-31T" not in body
+        assert "T18:00" not in message.subject
+        assert str(message.body).count(said) == 1
+
+
+def test_a_mail_of_several_jobs_names_their_numbers_and_ends_its_sentences(
+    mails: MailListener, cast: Cast
+) -> None:
+    now = timezone.now()
+    row = Notification.objects.create(
+        user=cast.owner, kind="job.requeued", project=cast.project, group_key="a", count=3, jobs=[6, 8, 8],
+        name="train", text="the node was lost", first_at=now, last_at=now, source="t", first_event=1, last_event=3,
+    )  # fmt: skip
+
+    message = message_of(row)
+
+    for body in (str(message.body), str(message.alternatives[0][0])):
+        assert "Jobs: 6, 8" in body
+        assert "The node was lost." in body
+    row.jobs = [6, 6, 6]
+    assert "Jobs:" not in str(message_of(row).body), "the headline names the one job"

@@ -47,6 +47,8 @@ def test_a_limit_tells_at_80_and_100_percent_and_past_its_soft_bound(cast: Cast)
     assert kinds() == [AlertKind.FULL, AlertKind.SOFT_PASSED]
     assert kinds() == []
     assert "the limit of GPUs is fully used (10 of 10)" in Alert.objects.get(kind=AlertKind.FULL).text
+    soft = Alert.objects.get(kind=AlertKind.SOFT_PASSED).text
+    assert "over the soft limit of GPUs (10 in use, limit 9)." in soft
 
 
 def test_a_cut_limit_and_one_that_may_borrow_tell_too(cast: Cast) -> None:

@@ -125,3 +125,11 @@ def test_a_request_is_withdrawn_only_as_it_was_seen(client: Client, cast: Cast) 
     assert answer.status_code == 412
     grant.refresh_from_db()
     assert grant.state == "active"
+
+
+def test_the_notice_of_a_request_on_home_leads_to_the_request(client: Client, cast: Cast) -> None:
+    enter(client, cast.lead).post(ASK, form())
+
+    home = enter(client, cast.operator).get("/").content.decode()
+
+    assert f'<a href="{reverse("grant", args=[Grant.objects.get().pk])}">Quota request</a>' in home

@@ -17,8 +17,8 @@ from pytest_django.fixtures import Settings
 
 from accounts.models import User
 from config.http.api_server import ApiDoor, PageDoor
-from muster.arguments import main
-from muster.client import Client, Failed
+from muster.arguments import main, parser
+from muster.client import Client, Failed, _why
 from muster.download import local_path, save, unpack
 from muster.uploads import _pieces, read_folder
 from scheduler.models import Artifact, Checkpoint, FolderUpload, Job, KeptResult
@@ -276,3 +276,60 @@ def test_a_file_that_changes_while_it_is_sent_ends_the_upload(tmp_path: Path) ->
 
     with pytest.raises(Failed, match=r"run\.sh changed while it was sent"):
         list(_pieces(found, ["run.sh"], 4096))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"detail": "No such job."}, "No such job."),
+        ({"detail": "Unknown.", "errors": [{"field": "cpus", "message": "Unknown."}]}, "cpus: Unknown."),
+        (
+            {"detail": "2 are invalid.", "errors": [{"field": "a", "message": "x"}, {"field": "b", "message": "y"}]},
+            "2 are invalid.\na: x\nb: y",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_said_once_with_its_field(body: dict[str, Any], said: str) -> None:
+    class Answer:
+        def read(self, most: int) -> bytes:
+            return json.dumps(body).encode()[:most]
+
+    answer: Any = Answer()
+    assert _why(answer) == said
+
+
+class Answers:
+    """A client that answers every question with this."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answer, self.asked = answer, ""
+
+    def call(self, method: str, path: str) -> dict[str, Any]:
+        self.asked = f"{method} {path}"
+        return self.answer
+
+
+def test_why_prints_the_cause_or_the_scores(capsys: Any) -> None:
+    waits = {"headline": "All 2 nodes are cordoned.", "cause": {"code": "cordon", "subject": "n1"},
+             "blockers": [{"text": "Queue main is paused."}], "placement": None}  # fmt: skip
+    basis = {"unknown": "", "cycle": 7, "place": 1, "starts": 2, "order": "fifo", "placement": "best_fit",
+             "backfill": "none", "gates": [{"words": "nodes in the cluster", "turned_away": 0, "left": 2}],
+             "nodes": [{"name": "n1", "total": 51, "chosen": True, "parts": {"tightness": 3}}]}  # fmt: skip
+    runs = {"headline": "The job is running.", "cause": None, "blockers": [], "placement": basis}
+
+    for answer in (waits, runs):
+        client = Answers(answer)
+        asked = parser().parse_args(["job", "why", "12"])
+        asked.do(client, asked)
+        assert client.asked == "GET jobs/12/why"
+
+    assert capsys.readouterr().out.splitlines() == [
+        "All 2 nodes are cordoned.",
+        "cause: cordon n1",
+        "also: Queue main is paused.",
+        "The job is running.",
+        "cycle 7: start 1 of 2 by fifo, placement best_fit, backfill none",
+        "  2 nodes in the cluster",
+        "node  score          parts",
+        "n1    51     chosen  tightness 3",
+    ]

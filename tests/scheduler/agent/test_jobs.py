@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from datetime import timedelta
@@ -312,6 +313,26 @@ def test_an_elastic_job_loses_its_last_task_and_goes_on(world: World, start_agen
     wait_for(lambda: world.task(job, 1).state == "stopped")
     world.run_until(job, "completed")
     assert world.output(job, "stdout", rank=0).endswith(b"0 done\n")
+    world.assert_nothing_is_held()
+
+
+def test_tasks_that_stay_are_told_how_many_they_are(world: World, start_agent: StartAgent) -> None:
+    """Finding 25: the size of a job that became smaller is in the world file of those that go on."""
+    start_agent("n1")
+    job = world.submit(
+        'echo $WORLD_SIZE; [ -e "$MUSTER_WORLD_FILE" ] && exit 9; '
+        'until [ -e "$MUSTER_WORLD_FILE" ]; do sleep 0.05; done; cat "$MUSTER_WORLD_FILE"',
+        tasks=2, min_tasks=1, elastic=True,
+    )  # fmt: skip
+    world.run_until(job, "running")
+    wait_for(lambda: all(task.pid for task in Task.objects.filter(attempt__job=job)))
+
+    resize_job(job=job, tasks=1, by=world.user)
+    world.run_until(job, "completed")
+
+    size, told = world.output(job, "stdout", rank=0).decode().splitlines()
+    assert size == "2"
+    assert json.loads(told) == {"size": 1, "ranks": "0", "attempt": 1}
     world.assert_nothing_is_held()
 
 

@@ -68,8 +68,10 @@ def test_t31_a_job_that_an_old_agent_does_not_know_waits_for_its_upgrade(
     job = world.submit("echo made > a", artifacts=["a"])
     world.plan()
     job.refresh_from_db()
-    assert (job.state, job.reason_code) == ("queued", "NoMatchingNode")
-    assert job.reason_text == "1 node runs an agent older than needed for artifacts; upgrade the agent."
+    assert (job.state, job.reason_code) == ("queued", "NodesUnavailable")
+    assert job.reason_text == (
+        "The only node that could hold the job (n1) runs an agent older than needed for artifacts. Upgrade the agent."
+    )
     assert not job.attempts.exists()
 
     old_agent.kill()

@@ -30,7 +30,8 @@ FIELDS = {
     "boost", "id", "number", "name", "state", "state_detail", "reason", "priority", "priority_class", "priority_band",
     "queue", "project", "user", "command", "script", "job_type", "tasks", "nodes", "tasks_per_node", "cpu_cores",
     "memory_bytes", "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
-    "env", "secrets", "upload", "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity",
+    "env", "secrets", "upload", "expected_runtime",
+    "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity",
     "depends_on", "array_id",
     "array_index", "array_max_running", "restart_policy", "max_restarts", "restart_rules", "probes", "checkpoint",
     "artifacts", "standard_output", "standard_error", "open_mode",
@@ -41,6 +42,7 @@ FIELDS = {
     "exit_signal", "end_text", "attempt", "allocations", "submitted_via", "depends_until", "on_depends_timeout",
     "saved_at", "saved_path", "min_tasks", "elastic", "on_task_failure", "pack", "assembly_timeout", "assembly_until",
     "cpu_limit", "memory_limit_bytes", "qos", "gpu_slice", "numa",
+    "deadline_action", "deadline_outlook", "wait_limit",
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -310,3 +311,50 @@ def test_a_job_of_another_project_is_told_by_its_number_only(portal: Portal, cli
 
     end(secret, JobState.FAILED)
     assert "Acme" not in fresh(waits).reason_text
+
+
+# ---------------------------------------------------------------- what can never be (finding 24)
+
+
+def test_finding_24_a_job_whose_dependency_failed_counts_against_no_limit(portal: Portal) -> None:
+    first = portal.submit(name="first")
+    queue = first.queue
+    queue.max_pending_jobs = 2
+    queue.save()
+    lost = portal.submit(name="lost", depends_on=[first.number])
+    end(first, JobState.FAILED)
+    assert fresh(lost).reason_code == "DependencyNeverSatisfied"
+
+    portal.submit(name="one")
+    portal.submit(name="two")
+
+    with pytest.raises(MusterError, match="has 2 pending jobs of at most 2"):
+        portal.submit(name="three")
+
+
+def test_finding_24_jobs_whose_dependency_failed_are_cancelled_where_the_site_says_so(
+    portal: Portal, settings: Any
+) -> None:
+    settings.MUSTER_KILL_INVALID_DEPEND = True
+    first = portal.submit(name="first")
+    second = portal.submit(name="second", depends_on=[first.number])
+    third = portal.submit(name="third", depends_on=[second.number])
+    after = portal.submit(name="after", depends_on=[{"job": third.number, "type": "completion"}])
+
+    end(first, JobState.FAILED)
+
+    gone = fresh(second)
+    assert gone.state == JobState.CANCELLED
+    assert gone.end_text == f"Depends on success of job {first.number} (first), which failed."
+    assert fresh(third).state == JobState.CANCELLED
+    assert fresh(after).state == JobState.QUEUED
+
+
+def test_a_wait_with_an_end_is_not_cancelled_before_it(portal: Portal, settings: Any) -> None:
+    settings.MUSTER_KILL_INVALID_DEPEND = True
+    first = portal.submit(name="first")
+    waits = portal.submit(depends_on=[first.number], depends_timeout=600, on_depends_timeout="start")
+
+    end(first, JobState.FAILED)
+
+    assert fresh(waits).state == JobState.BLOCKED

@@ -9,7 +9,9 @@ import pytest
 
 from scheduler.core.backfill.backfill import BackfillLimits
 from scheduler.core.backfill.timeline import Pool
+from scheduler.simulator import predicted_replay
 from scheduler.simulator.pool_replay import EASY, Schedule, replay
+from scheduler.simulator.predicted_replay import replay_predicted
 from scheduler.simulator.report import bounded_slowdown
 from scheduler.simulator.workload import Workload, read_swf
 from tests.support.traces import trace
@@ -45,6 +47,25 @@ def test_variants_reach_the_published_slowdown(
     kth: Workload, limits: BackfillLimits, clairvoyant: bool, expected: float
 ) -> None:
     assert round(mean_slowdown(kth, replay(kth, limits, clairvoyant=clairvoyant)), 4) == expected
+
+
+def test_easy_plus_plus_reaches_the_published_slowdown(kth: Workload) -> None:
+    schedule = replay_predicted(kth)
+
+    waits = schedule.started_ms - kth.jobs.submitted_ms
+    assert round(float(bounded_slowdown(waits, kth.jobs.run_ms).mean()), 4) == 63.5007
+    assert (schedule.predicted_ms <= kth.jobs.limit_ms).all()
+
+
+def test_without_corrections_of_predictions_it_does_not(
+    kth: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that outlives its prediction is taken for one that runs to its limit: another schedule."""
+    some = kth.head(4000)
+    as_published = replay_predicted(some)
+    monkeypatch.setattr(predicted_replay, "STEPS_MS", (0, 10**12))
+
+    assert (replay_predicted(some).started_ms != as_published.started_ms).any()
 
 
 def test_a_pass_that_ignores_reserved_starts_is_noticed(kth: Workload) -> None:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from notifications.models import Notification
 from scheduler.core.lifecycle import AttemptState, JobState
-from scheduler.models import Allocation, Attempt, Job, LogChunk, Queue, SchedulerProfile, Task
+from scheduler.models import Allocation, Attempt, Job, LogChunk, Node, Queue, SchedulerProfile, Task
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.services.cluster.nodes import drain_node
 from scheduler.services.cluster.quarantine import apply_health
@@ -209,6 +209,18 @@ def test_the_state_strip_counts_and_filters(as_user, world) -> None:
     assert "old failed" not in page
 
 
+def test_the_list_shows_how_a_job_ended_only_once_it_has(as_user, world) -> None:
+    """A requeued job keeps the signal of the attempt before: that is no end of the job."""
+    client = as_user(world.cast.owner)
+    job = a_running_job(world)
+    Job.objects.filter(pk=job.pk).update(exit_signal=15)
+
+    assert "sig 15" not in client.get("/jobs/").content.decode()
+
+    Job.objects.filter(pk=job.pk).update(state=JobState.FAILED, completed_at=timezone.now())
+    assert "sig 15" in client.get("/jobs/").content.decode()
+
+
 def test_filters_combine_and_an_empty_answer_says_how_to_widen(as_user, world) -> None:
     page = as_user(world.cast.owner).get(reverse("jobs"), {"q": "nothing like it", "state": "failed"}).content
 
@@ -313,6 +325,19 @@ def test_a_node_that_is_not_there_leads_to_a_page_with_the_way_out(as_user, worl
     assert b"Go home" in response.content
 
 
+@pytest.mark.parametrize(
+    ("isolation", "said"),
+    [({"disk": True}, "bounded by the kernel"), ({"disk": False}, "measured"), ({}, "")],
+)
+def test_a_node_says_what_keeps_limits_of_the_disk(as_user, world, isolation, said) -> None:
+    Node.objects.filter(pk=world.gpu.pk).update(isolation=isolation)
+
+    page = as_user(world.cast.owner).get(reverse("node", args=[world.gpu.pk])).content.decode()
+
+    assert ("<dt>Disk limits</dt>" in page) is bool(said)
+    assert said in page
+
+
 def test_a_draining_node_says_until_when_something_runs_there_and_when_it_is_empty(as_user, world) -> None:
     a_running_job(world, time_limit_seconds=3600)
     drain_node(node=world.gpu, by=world.cast.operator, reason="a new fan")
@@ -371,8 +396,9 @@ def test_a_suspended_job_is_nowhere_said_to_run(as_user, world) -> None:
     where = text.split("<h2>Placement</h2>")[1].split("</section>")[0]
 
     assert "suspended" in where
-    assert "suspended" in where
     assert "running" not in where
+    assert "<b>Started</b>" in text
+    assert "<b>Running</b>" not in text
 
 
 def test_a_node_says_when_it_is_reserved_to_those_who_may_know(as_user, world) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
+from scheduler.agent.isolation import project_quotas
 from scheduler.agent.isolation.means import Means
 from scheduler.agent.protocol import CHECKPOINTS, RESTORED, SECRETS, TaskOrder, read_folder_name
 from scheduler.agent.secret_values.memory import FILES, remove_files, remove_files_but, write_files
@@ -60,12 +61,13 @@ class TaskFolders:
         owner: tuple[int, int] | None = None,
         ended: Callable[[], Iterable[str]] = tuple,
         means: Means | None = None,
-    ) -> None:
+    ) -> int:
         """Make the folder that the order names, with the script and `work` in it; raises OSError.
 
         All of it belongs to the `owner` (user and group), where one is given. `work` is empty for the first attempt of
         a job. A later one goes on in that of the attempt before it, where that ran here: its folder was kept, or is
         among those of tasks that have `ended`. Each attempt of a job with an upload has a fresh copy of that instead.
+        Returns the project whose quota limits what is in the folder, 0 where the kernel does not.
         """
         folder = order["folder"]
         has_script = self._rename_spare(folder)
@@ -90,11 +92,32 @@ class TaskFolders:
                     os.fchown(file.fileno(), *owner)
         elif has_script:
             os.unlink(folder + "/script")
-        whose = read_folder_name(os.path.basename(folder))
-        if upload or whose is None or whose.epoch == 1:
-            return
-        if earlier := self._earlier(order, ended()):
+        whose, project = read_folder_name(os.path.basename(folder)), 0
+        goes_on = not upload and whose is not None and whose.epoch > 1
+        if goes_on and (earlier := self._earlier(order, ended())):
+            project = project_quotas.take_project(earlier)
             self._take_over(earlier, folder)
+        return self._limit(order, project, means or Means())
+
+    def _limit(self, order: TaskOrder, project: int, means: Means) -> int:
+        """Have the kernel limit what is in a new folder, where it can; `project` is that of what was taken over.
+
+        A working folder that comes from an attempt without a project is measured: to look through all of it takes as
+        long as its job likes, and with two projects in one folder the job could not rename files from one to the other.
+        """
+        folder = order["folder"]
+        mib = order.get("scratch_limit_mib") if means.disk else None
+        if not mib or (folder not in self._given and not project):
+            if project:
+                project_quotas.note(folder, project)
+            return 0
+        trees = (*(("work",) if order.get("upload") else ()), *((RESTORED,) if order.get("restore") else ()))
+        project = project_quotas.limit_folder(
+            folder, mib, state=str(self._state), earlier=project, trees=trees
+        )
+        if folder in self._given:
+            self._given[folder] = _identity(folder + "/work")
+        return project
 
     def _earlier(self, order: TaskOrder, ended: Iterable[str]) -> str | None:
         """The folder of the job's last attempt before this one, of the same rank, that is here and not in use.
@@ -157,10 +180,13 @@ class TaskFolders:
         One in which a process of the task may still work is not `reusable`.
         """
         given = self._given.pop(folder, None)
+        is_marked = project_quotas.end_limit(folder) != 0
         if reusable and given is not None and len(self._spare) < MOST_SPARE:
             with contextlib.suppress(OSError):
                 names = _left_when_cleared(folder, given)
                 if names is not None:
+                    if is_marked:
+                        project_quotas.unmark(folder)
                     self._number += 1
                     name = f"{self._number}{_WITH_SCRIPT if 'script' in names else ''}"
                     os.rename(folder, f"{self._path}/{name}")

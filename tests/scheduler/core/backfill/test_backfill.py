@@ -252,6 +252,8 @@ def test_easy_keeps_its_promise_and_fills_the_gaps(world: World, name: str, orde
 def test_a_job_of_many_sizes_takes_only_what_the_promise_leaves(order: str) -> None:
     """The first waits for a booking's end with a share of a GPU; one behind it would still be there by then."""
     world = strangers(a_random_world(153, 4, 15))
+    queues = replace(world.snapshot.queues, priority=[0] * len(world.snapshot.queues))  # first in, first out
+    world = replace(world, snapshot=replace(world.snapshot, queues=queues))
     policy = Policy(backfill="easy", backfill_order=order)
     plan = plan_cycle(world.snapshot, policy)
 

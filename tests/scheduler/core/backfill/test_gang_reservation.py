@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.plan import GiveBack, Plan, Reserve
 from scheduler.core.policy import Policy
+from scheduler.core.reasons.messages import sentence
 from scheduler.core.revalidate import find_conflicts
 from scheduler.core.snapshot import codec
 from scheduler.core.snapshot.snapshot import gathering_id
@@ -91,16 +92,23 @@ def test_none_gather_where_the_policy_lets_none() -> None:
     assert (plan.reserves, world.starts(plan)) == ((), {"small": ["n2"]})
 
 
-def test_a_gang_that_would_gather_in_vain_does_not() -> None:
+def test_a_gang_gathers_also_where_limits_end_after_its_window_and_says_so() -> None:
+    """Finding 25: limits are the longest that jobs run, so its nodes may be free before; else its time is up."""
     world = a_world(
         nodes=[a_node("n1", gpus=2), a_node("n2", gpus=2)],
         running=[running(a_job("old", gpus=2), ("n1", [0, 1]), ends_in=90)],
         pending=[a_job("gang", tasks=2, gpus=2, gathers=60), a_job("small", gpus=2)],
     )
+    now_ms = world.snapshot.now_ms
 
     plan = plan_cycle(world.snapshot, a_policy())
 
-    assert (plan.reserves, world.starts(plan)) == ((), {"small": ["n2"]})
+    (reserve,) = plan.reserves
+    assert (len(reserve.node_ids), reserve.until_ms, world.starts(plan)) == (2, now_ms + 60 * 60_000, {})
+    why = plan.decision_of(reserve.job_id)
+    assert dict(why.facts)["by_limits_ms"] == now_ms + 90 * 60_000
+    said = sentence(why.reason, why.facts)
+    assert "after that: the job starts only if some end before their limits" in said
 
 
 def test_a_gang_that_a_limit_stops_gathers_nothing() -> None:

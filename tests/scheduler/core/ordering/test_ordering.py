@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.core.cluster.index import ClusterIndex
+from scheduler.core.ordering.fair_queue import WHOLE, Turn, remembered
 from scheduler.core.ordering.ordering import fair_share, job_order
 from scheduler.core.policy import POLICIES, Policy
-from scheduler.core.snapshot.snapshot import Snapshot
+from scheduler.core.snapshot.snapshot import Snapshot, TurnColumns
 from tests.scheduler.core.test_plan_properties import FEW
-from tests.support.builders import NOW_MS, NodeSpec, World, a_job, a_world, running
+from tests.support.builders import NOW_MS, NodeSpec, World, a_job, a_queue, a_world, running
 from tests.support.reference_planner import State, order_key
 from tests.support.strategies import worlds
 
@@ -27,8 +28,22 @@ def with_history(world: World, seed: int) -> Snapshot:
     dice = random.Random(seed)
     snapshot = world.snapshot
     count, projects = len(snapshot.pending), len(snapshot.projects)
+    by_user = dice.random() < 0.5
+    ids = sorted({0, *(snapshot.pending.user_id if by_user else snapshot.projects.id).tolist()})
+    memory = [
+        Turn(
+            0,
+            by_user,
+            tenant,
+            dice.choice([0, 10**9, 10**12, 2 * 10**12]),
+            bool(tenant) and dice.random() < 0.5,
+        )
+        for tenant in ids
+        if dice.random() < 0.7
+    ]
     return replace(
         snapshot,
+        turns=remembered(TurnColumns(), memory),
         pending=replace(
             snapshot.pending,
             deadline_ms=[dice.choice([0, NOW_MS + 1000 * dice.randint(1, 9)]) for _ in range(count)],
@@ -108,7 +123,8 @@ def test_a_tenant_with_twice_the_weight_gets_two_turns_for_one() -> None:
     assert [sum(name.startswith("vision") for name in order[:n]) for n in (3, 6)] == [2, 4]
 
 
-def test_a_tenant_that_runs_much_waits_for_those_that_run_nothing() -> None:
+def test_a_tenant_that_took_much_waits_for_those_that_took_nothing() -> None:
+    """Three of four GPUs went to vision: it is three quarters of the cluster ahead."""
     world = a_world(
         nodes=[NodeSpec("n1", gpus=4)],
         running=[running(a_job("big", gpus=3, project="vision"), ("n1", [0, 1, 2]))],
@@ -117,8 +133,52 @@ def test_a_tenant_that_runs_much_waits_for_those_that_run_nothing() -> None:
             *(a_job(f"s{n}", gpus=1, project="speech", submitted=-n) for n in range(3)),
         ],
     )
+    names = dict(zip(world.snapshot.projects.name, world.snapshot.projects.id.tolist(), strict=True))
+    ahead = Turn(0, False, names["vision"], 3 * WHOLE // 4, True)
+    snapshot = replace(world.snapshot, turns=remembered(TurnColumns(), [ahead]))
 
-    assert names_in_order(world, Policy(name="fair_queue"))[-1] == "v"
+    assert names_in_order(world, Policy(name="fair_queue"), snapshot)[-1] == "v"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_queue_of_higher_priority_goes_first_under_every_policy_finding_19(name: str) -> None:
+    world = a_world(
+        nodes=[NodeSpec("n1")],
+        queues=[a_queue("low", priority=20), a_queue("urgent", priority=80)],
+        pending=[
+            a_job("early", queue="low", submitted=-99, priority=90, deadline=5, minutes=1),
+            a_job("late", queue="urgent", submitted=-1, priority=10, minutes=10),
+        ],
+    )
+
+    assert names_in_order(world, Policy(name=name)) == ["late", "early"]
+
+
+def test_factors_that_weigh_the_queue_say_how_much_its_priority_counts() -> None:
+    world = a_world(
+        nodes=[NodeSpec("n1")],
+        queues=[a_queue("low", priority=20), a_queue("urgent", priority=80)],
+        pending=[a_job("high", queue="low", priority=90), a_job("small", queue="urgent", priority=10)],
+    )
+
+    weighed = Policy(name="priority", factors=(("priority", 10), ("queue", 1)))
+    assert names_in_order(world, weighed) == ["high", "small"]
+    assert names_in_order(world, Policy(name="priority", factors=(("priority", 10),))) == ["small", "high"]
+
+
+def test_jobs_of_one_band_start_first_in_first_out_and_66_does_not_pass_34() -> None:
+    world = a_world(
+        nodes=[NodeSpec("n1")],
+        pending=[
+            a_job("low", priority=33, submitted=-99), a_job("34", priority=34, submitted=-9),
+            a_job("66", priority=66, submitted=-5), a_job("67", priority=67, submitted=-1),
+        ],
+    )  # fmt: skip
+
+    assert names_in_order(world, Policy(name="priority")) == ["67", "66", "34", "low"]
+    assert names_in_order(world, Policy(name="priority", priority_by="band")) == ["67", "34", "66", "low"]
+    with pytest.raises(ValueError, match='under the policy "priority" without factors'):
+        Policy(name="fifo", priority_by="band")
 
 
 def test_waiting_raises_a_job_but_only_up_to_the_cap() -> None:

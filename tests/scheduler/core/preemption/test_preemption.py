@@ -599,8 +599,8 @@ def _no_gap(patch: pytest.MonkeyPatch) -> None:
 def _no_sparing(patch: pytest.MonkeyPatch) -> None:
     real = victims.VictimSearch.fewest
 
-    def all_of_them(self: Any, wanted: Any, sequence: Any) -> Any:
-        return list(sequence) if real(self, wanted, sequence) else []
+    def all_of_them(self: Any, wanted: Any, sequence: Any, released: Any) -> Any:
+        return list(sequence) if real(self, wanted, sequence, released) else []
 
     patch.setattr(victims.VictimSearch, "fewest", all_of_them)
 

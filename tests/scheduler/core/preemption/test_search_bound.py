@@ -45,7 +45,7 @@ def some_world(seed: int) -> tuple[World, Policy]:
 
 def without_shortcuts(patch: pytest.MonkeyPatch) -> None:
     """Every removal is simulated, every job asks for itself, and every class is refused by itself."""
-    patch.setattr(victims.VictimSearch, "needed_at_least", lambda self, wanted, sequence: 1)
+    patch.setattr(victims.VictimSearch, "needed_at_least", lambda self, wanted, sequence, released: 1)
     patch.setattr(preemption, "question_of", lambda context, wanted, priority, rules: None)
     patch.setattr(cluster_backfill, "REFUSALS", 1 << 60)
 

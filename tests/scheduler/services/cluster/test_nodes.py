@@ -88,6 +88,14 @@ def test_a_fault_of_the_agent_is_the_nodes_trouble_until_it_is_over(world: World
     assert Node.objects.get(pk=node.pk).trouble == ""
 
 
+def test_what_keeps_limits_of_the_disk_is_a_label_that_only_the_agents_facts_set(world: World) -> None:
+    node = joined(world, isolation={"disk": True}, labels={"disk-limit": "measured"})
+    assert node.labels["disk-limit"] == "kernel"
+
+    change(node, isolation={"files": True}, labels={"disk-limit": "kernel"})
+    assert Node.objects.get(pk=node.pk).labels["disk-limit"] == "measured"
+
+
 def test_overcommit_widens_what_may_be_given_away(world: World) -> None:
     type(world.cluster).objects.update(cpu_overcommit_percent=150)
 

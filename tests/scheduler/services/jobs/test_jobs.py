@@ -70,6 +70,7 @@ def test_a_submission_writes_job_event_and_audit_and_wakes_the_planner(
 
     fresh = Job.objects.get()
     assert (fresh.number, fresh.uuid, fresh.state) == (job.number, job.uuid, JobState.QUEUED)
+    assert job.uuid.version == 7  # new ones are beside each other in their index
     assert fresh.eligible_at == fresh.created_at
     assert list(JobEvent.objects.values_list("job_id", "kind", "actor")) == [
         (job.number, "job.submitted", portal.cast.owner.pk)

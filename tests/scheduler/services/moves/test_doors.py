@@ -155,7 +155,9 @@ def test_the_pages_of_node_and_job_say_what_a_drain_means(lab: Lab) -> None:
     job, plain = lab.run(on="n1", checkpoint={}, name="train<b>"), lab.run(on="n1")
     node = lab.node("n1")
     plan = page(lab.cast.operator, f"/nodes/{node.pk}/drain-plan/?deadline=2h").content.decode()
-    assert "1 is moved by checkpoint; 1 is requeued at the deadline" in " ".join(plan.split())
+    assert "2 jobs: 1 is moved by checkpoint; 1 is requeued at the deadline" in " ".join(plan.split())
+    for_ever = page(lab.cast.operator, f"/nodes/{node.pk}/drain-plan/").content.decode()
+    assert "2 jobs: 2 run to their end" in " ".join(for_ever.split())
     assert "train&lt;b&gt;" in plan
     assert "train<b>" not in plan
     assert (

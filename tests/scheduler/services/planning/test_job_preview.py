@@ -99,10 +99,10 @@ def test_what_no_machine_can_hold_never_starts_and_says_the_number_that_exists(w
     assert [problem.field for problem in found.problems] == ["gpu_count"]
 
 
-def test_labels_that_no_node_has_never_match(world: SmallWorld) -> None:
+def test_labels_that_no_node_has_are_named_and_an_operator_may_set_them(world: SmallWorld) -> None:
     found = asked(world, node_selector={"arch": "s390x"})
 
-    assert (found.verdict, found.reason_code, found.category) == ("never", "NoMatchingNode", "fix")
+    assert (found.verdict, found.reason_code, found.category) == ("would_wait", "NodesUnavailable", "ask")
     assert "arch=s390x" in found.headline
 
 

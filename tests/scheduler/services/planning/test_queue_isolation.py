@@ -96,7 +96,7 @@ def test_a_waiting_job_says_which_node_lacks_what(portal: Portal) -> None:
 
     for reader in (portal.cast.owner, portal.cast.colleague):
         why = explain_job(job=job, by=reader)
-        assert why.reason_code == "NoMatchingNode"
+        assert why.reason_code == "NodesUnavailable"
         assert "node n2 has no cgroups that bound memory, processes and CPU" in why.headline
 
 

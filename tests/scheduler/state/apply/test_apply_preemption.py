@@ -104,6 +104,8 @@ def test_a_victim_is_told_ends_and_waits_again_where_it_was(bench: FakeBench) ->
     assert victim.eligible_at < urgent.created_at  # it keeps its place: it was there before
     kinds = list(JobEvent.objects.filter(job=victim).order_by("id").values_list("kind", flat=True))
     assert kinds[-3:] == ["job.preempting", "job.preempted", "job.queued"]
+    texts = list(JobEvent.objects.filter(job=victim).order_by("id").values_list("because", flat=True))
+    assert texts[-2:] == ["Stopped for another job; requeued.", "requeued"], "it did not fail"
 
     world.plan()  # in the order of arrival the victim would be first
     urgent.refresh_from_db()

@@ -86,7 +86,7 @@ def test_a_victim_stands_still_with_its_memory_and_goes_on_where_it_was(bench: F
     told = JobEvent.objects.get(job=victim, kind="job.preempting").because
     assert told == (
         f"suspended for job {urgent.number} of project vision: its priority is 90, this job's 10; "
-        "it resumes where it is once its CPUs are free again"
+        "the job resumes on the same nodes when enough CPUs are free"
     )
     world.plan()  # nobody more is told while this one is at it
     assert Suspension.objects.count() == 1

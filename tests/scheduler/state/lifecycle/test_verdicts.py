@@ -227,10 +227,10 @@ ONCE = replace(RUNNING, restart_policy="never")
     [
         ("", TaskEnd(0, "n1", "lost", text="Its end was not seen."), "Its end was not seen."),
         ("", TaskEnd(0, "n1", "lost", text=SHUT_DOWN), SHUT_DOWN),
-        ("preempted", STOPPED, "Stopped (preempted)."),
-        ("drained", STOPPED, "Stopped (drained)."),
-        ("evicted", STOPPED, "Stopped (evicted)."),
-        ("stale_epoch", STOPPED, "Stopped (stale_epoch)."),
+        ("preempted", STOPPED, "Stopped for another job."),
+        ("drained", STOPPED, "Stopped to leave the node."),
+        ("evicted", STOPPED, "Evicted from the node."),
+        ("stale_epoch", STOPPED, "Stopped, because a later attempt had begun."),
     ],
 )
 def test_a_job_that_runs_at_most_once_is_over_when_it_may_have_begun(
