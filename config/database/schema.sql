@@ -1,13 +1,6 @@
 -- The tables, functions and triggers that all migrations make of an empty database. Written by `make schema`.
 -- Loaded in place of these migrations where a database is empty; config/database/schema.py says when.
 -- postgresql 18
--- migration pghistory.0001_initial 962e93fac9c07ea8
--- migration pghistory.0002_aggregateevent 87d6dab2224912fe
--- migration pghistory.0003_auto_20201023_1636 e504b9fff19d5726
--- migration pghistory.0004_auto_20220906_1625 e56c9b8241ad6b33
--- migration pghistory.0005_events_middlewareevents fbd7e3d4898c8d3e
--- migration pghistory.0006_delete_aggregateevent 071f1fdacb5d72fc
--- migration pghistory.0007_auto_20250421_0444 f949446b99175374
 -- migration contenttypes.0001_initial 35ed8489a147e0b4
 -- migration contenttypes.0002_remove_content_type_name 7d36494075750f0e
 -- migration auth.0001_initial 845cff319606332f
@@ -22,6 +15,13 @@
 -- migration auth.0010_alter_group_name_max_length 0963ed6498ac0b3a
 -- migration auth.0011_update_proxy_permissions 85a5dde708dc4b61
 -- migration auth.0012_alter_user_first_name_max_length 6cefbc9f80903763
+-- migration pghistory.0001_initial 962e93fac9c07ea8
+-- migration pghistory.0002_aggregateevent 87d6dab2224912fe
+-- migration pghistory.0003_auto_20201023_1636 e504b9fff19d5726
+-- migration pghistory.0004_auto_20220906_1625 e56c9b8241ad6b33
+-- migration pghistory.0005_events_middlewareevents fbd7e3d4898c8d3e
+-- migration pghistory.0006_delete_aggregateevent 071f1fdacb5d72fc
+-- migration pghistory.0007_auto_20250421_0444 f949446b99175374
 -- migration accounts.0001_initial f4790d7ba04413fd
 -- migration accounts.0002_shares f8149c636b106b67
 -- migration accounts.0003_share_indexes 23c37ace571dc025
@@ -31,6 +31,7 @@
 -- migration accounts.0007_sign_in_counts 5943fe15b3edce6b
 -- migration accounts.0008_words_of_choices acd98d3a0cefcadf
 -- migration accounts.0009_secrets aaf5dbd3fdd710e6
+-- migration accounts.0010_turns_of_people 2b3b7254952b1aab
 -- migration admin.0001_initial f4716989d9815b62
 -- migration admin.0002_logentry_remove_auto_add 2c127e659a2236ed
 -- migration admin.0003_logentry_add_action_flag_choices 02700a827190720e
@@ -58,6 +59,7 @@
 -- migration infra.0001_circuits af21268908b6221f
 -- migration notifications.0001_initial dbdc26fa4ca5bdc0
 -- migration notifications.0002_outside_systems 7c4fe95c25d14fef
+-- migration notifications.0003_deadlines 70eb4e4b21b42a7d
 -- migration quotas.0001_initial 576e6e98e28871d5
 -- migration quotas.0002_ledger_and_budgets e40e0801e0eb7215
 -- migration quotas.0003_tree_of_limits 4627353395b62c16
@@ -74,6 +76,7 @@
 -- migration quotas.0014_longer_gpu_models d0bc0d743e88d72c
 -- migration quotas.0015_unused_time_of_runs 002a9f54ee03ad72
 -- migration quotas.0016_unused_time_checked 1a0c588a8b6d1bcb
+-- migration quotas.0019_fair_share_rules b21d75980238c643
 -- migration scheduler.0001_initial 6920967e34588d96
 -- migration scheduler.0002_waits_and_gangs 1800ec0e1228e08a
 -- migration scheduler.0003_job_affinity_reason c4b72328beb4b7b3
@@ -139,6 +142,12 @@
 -- migration scheduler.0064_requests_by_upload 10d60f1163d1557e
 -- migration scheduler.0065_one_index_of_whose 58ea9cc03ea107fb
 -- migration scheduler.0066_events_by_job a0c1cd96a80d4b15
+-- migration scheduler.0070_predicted_run_times f46eb21396c28ae9
+-- migration scheduler.0072_fair_queue_turns 6cb4c93484cbd4bb
+-- migration scheduler.0075_named_classes_stay 342f43f999ddb196
+-- migration scheduler.0076_reasons_of_nodes 034fa69bf8fff5fc
+-- migration scheduler.0077_deadlines_and_waits 43227dc7c3470243
+-- migration scheduler.0078_look_at_deadlines a620e2e115591bf0
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
 
@@ -398,7 +407,7 @@ CREATE FUNCTION public.pgtrigger_insert_insert_15fd0() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
+                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
                 END;
             $$;
 
@@ -414,7 +423,7 @@ CREATE FUNCTION public.pgtrigger_insert_insert_3867c() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "accounts_userevent" ("access_version", "date_joined", "default_project_id", "email", "first_name", "id", "is_active", "is_demo", "is_staff", "is_superuser", "last_name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority_ceiling", "site_role", "theme", "time_zone", "username") VALUES (NEW."access_version", NEW."date_joined", NEW."default_project_id", NEW."email", NEW."first_name", NEW."id", NEW."is_active", NEW."is_demo", NEW."is_staff", NEW."is_superuser", NEW."last_name", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."priority_ceiling", NEW."site_role", NEW."theme", NEW."time_zone", NEW."username"); RETURN NULL;
+                    INSERT INTO "accounts_userevent" ("access_version", "date_joined", "default_project_id", "email", "first_name", "id", "is_active", "is_demo", "is_staff", "is_superuser", "last_name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority_ceiling", "share_weight", "site_role", "theme", "time_zone", "username") VALUES (NEW."access_version", NEW."date_joined", NEW."default_project_id", NEW."email", NEW."first_name", NEW."id", NEW."is_active", NEW."is_demo", NEW."is_staff", NEW."is_superuser", NEW."last_name", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."priority_ceiling", NEW."share_weight", NEW."site_role", NEW."theme", NEW."time_zone", NEW."username"); RETURN NULL;
                 END;
             $$;
 
@@ -766,7 +775,7 @@ CREATE FUNCTION public.pgtrigger_update_update_0e890() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "accounts_userevent" ("access_version", "date_joined", "default_project_id", "email", "first_name", "id", "is_active", "is_demo", "is_staff", "is_superuser", "last_name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority_ceiling", "site_role", "theme", "time_zone", "username") VALUES (NEW."access_version", NEW."date_joined", NEW."default_project_id", NEW."email", NEW."first_name", NEW."id", NEW."is_active", NEW."is_demo", NEW."is_staff", NEW."is_superuser", NEW."last_name", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."priority_ceiling", NEW."site_role", NEW."theme", NEW."time_zone", NEW."username"); RETURN NULL;
+                    INSERT INTO "accounts_userevent" ("access_version", "date_joined", "default_project_id", "email", "first_name", "id", "is_active", "is_demo", "is_staff", "is_superuser", "last_name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority_ceiling", "share_weight", "site_role", "theme", "time_zone", "username") VALUES (NEW."access_version", NEW."date_joined", NEW."default_project_id", NEW."email", NEW."first_name", NEW."id", NEW."is_active", NEW."is_demo", NEW."is_staff", NEW."is_superuser", NEW."last_name", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."priority_ceiling", NEW."share_weight", NEW."site_role", NEW."theme", NEW."time_zone", NEW."username"); RETURN NULL;
                 END;
             $$;
 
@@ -814,7 +823,7 @@ CREATE FUNCTION public.pgtrigger_update_update_59b97() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
+                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
                 END;
             $$;
 
@@ -1406,6 +1415,24 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION public.scheduler_priorityclass_named() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    named text;
+BEGIN
+    SELECT string_agg(profile.name, ', ' ORDER BY profile.name) INTO named FROM scheduler_schedulerprofile profile
+    WHERE upper(profile.options->>'backfill_max_class') = upper(OLD.name);
+    IF named IS NOT NULL AND (TG_OP = 'DELETE' OR upper(NEW.name) <> upper(OLD.name)) THEN
+        RAISE EXCEPTION 'priority class % is named in backfill_max_class of profile %', OLD.name, named
+            USING ERRCODE = 'foreign_key_violation';
+    END IF;
+    IF TG_OP = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION public.scheduler_task_added() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -1813,9 +1840,12 @@ CREATE TABLE public.accounts_user (
     is_demo boolean NOT NULL,
     access_version integer NOT NULL,
     default_project_id bigint,
+    share_weight integer DEFAULT 1 NOT NULL,
     CONSTRAINT accounts_user_access_version_check CHECK ((access_version >= 0)),
     CONSTRAINT accounts_user_priority_ceiling_check CHECK ((priority_ceiling >= 0)),
-    CONSTRAINT user_priority_ceiling_range CHECK ((priority_ceiling <= 100))
+    CONSTRAINT accounts_user_share_weight_check CHECK ((share_weight >= 0)),
+    CONSTRAINT user_priority_ceiling_range CHECK ((priority_ceiling <= 100)),
+    CONSTRAINT user_share_range CHECK (((share_weight >= 1) AND (share_weight <= 1000000)))
 );
 
 CREATE TABLE public.accounts_user_groups (
@@ -1879,8 +1909,10 @@ CREATE TABLE public.accounts_userevent (
     time_zone character varying(64) NOT NULL,
     is_demo boolean NOT NULL,
     access_version integer NOT NULL,
+    share_weight integer DEFAULT 1 NOT NULL,
     CONSTRAINT accounts_userevent_access_version_check CHECK ((access_version >= 0)),
-    CONSTRAINT accounts_userevent_priority_ceiling_check CHECK ((priority_ceiling >= 0))
+    CONSTRAINT accounts_userevent_priority_ceiling_check CHECK ((priority_ceiling >= 0)),
+    CONSTRAINT accounts_userevent_share_weight_check CHECK ((share_weight >= 0))
 );
 
 ALTER TABLE public.accounts_userevent ALTER COLUMN pgh_id ADD GENERATED BY DEFAULT AS IDENTITY (
@@ -2407,6 +2439,35 @@ ALTER TABLE public.quotas_driftfinding ALTER COLUMN id ADD GENERATED BY DEFAULT 
     CACHE 1
 );
 
+CREATE TABLE public.quotas_fairsharerules (
+    id bigint NOT NULL,
+    from_settings boolean NOT NULL,
+    mode character varying(16) NOT NULL,
+    half_life_seconds integer NOT NULL,
+    window_seconds integer NOT NULL,
+    gpu_weight double precision NOT NULL,
+    cpu_weight double precision NOT NULL,
+    memory_weight double precision NOT NULL,
+    dominant boolean NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    reason character varying(1000) NOT NULL,
+    changed_by_id bigint,
+    CONSTRAINT fair_share_mode_known CHECK (((mode)::text = ANY ((ARRAY['exponential'::character varying, 'window'::character varying, 'none'::character varying])::text[]))),
+    CONSTRAINT fair_share_times CHECK (((half_life_seconds >= 1) AND (window_seconds >= 1))),
+    CONSTRAINT fair_share_weights CHECK (((cpu_weight >= (0.0)::double precision) AND (gpu_weight >= (0.0)::double precision) AND (memory_weight >= (0.0)::double precision) AND ((gpu_weight > (0.0)::double precision) OR (cpu_weight > (0.0)::double precision) OR (memory_weight > (0.0)::double precision)))),
+    CONSTRAINT quotas_fairsharerules_half_life_seconds_check CHECK ((half_life_seconds >= 0)),
+    CONSTRAINT quotas_fairsharerules_window_seconds_check CHECK ((window_seconds >= 0))
+);
+
+ALTER TABLE public.quotas_fairsharerules ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.quotas_fairsharerules_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE public.quotas_grant (
     id bigint NOT NULL,
     resource character varying(20) NOT NULL,
@@ -2723,7 +2784,11 @@ CREATE TABLE public.quotas_shareusage (
     cpu_decayed double precision NOT NULL,
     memory_decayed double precision NOT NULL,
     project_id bigint NOT NULL,
-    user_id bigint NOT NULL
+    user_id bigint NOT NULL,
+    half_life_seconds integer DEFAULT 0 NOT NULL,
+    window_seconds integer DEFAULT 0 NOT NULL,
+    CONSTRAINT quotas_shareusage_half_life_seconds_check CHECK ((half_life_seconds >= 0)),
+    CONSTRAINT quotas_shareusage_window_seconds_check CHECK ((window_seconds >= 0))
 );
 
 ALTER TABLE public.quotas_shareusage ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
@@ -2884,10 +2949,14 @@ CASE
     WHEN ((state)::text = ANY ((ARRAY['assigned'::character varying, 'running'::character varying, 'starting'::character varying, 'stopping'::character varying])::text[])) THEN true
     ELSE false
 END) STORED,
+    predicted_seconds bigint,
+    predicted_from_runs smallint,
     CONSTRAINT attempt_state_known CHECK (((state)::text = ANY ((ARRAY['assigned'::character varying, 'starting'::character varying, 'running'::character varying, 'stopping'::character varying, 'succeeded'::character varying, 'failed'::character varying, 'stopped'::character varying, 'lost'::character varying])::text[]))),
     CONSTRAINT scheduler_attempt_epoch_check CHECK ((epoch >= 0)),
     CONSTRAINT scheduler_attempt_exit_signal_check CHECK ((exit_signal >= 0)),
     CONSTRAINT scheduler_attempt_grace_seconds_check CHECK ((grace_seconds >= 0)),
+    CONSTRAINT scheduler_attempt_predicted_from_runs_check CHECK ((predicted_from_runs >= 0)),
+    CONSTRAINT scheduler_attempt_predicted_seconds_check CHECK ((predicted_seconds >= 0)),
     CONSTRAINT scheduler_attempt_resized_for_check CHECK ((resized_for >= 0)),
     CONSTRAINT scheduler_attempt_resized_for_epoch_check CHECK ((resized_for_epoch >= 0)),
     CONSTRAINT scheduler_attempt_stopped_for_check CHECK ((stopped_for >= 0)),
@@ -3184,6 +3253,26 @@ ALTER TABLE public.scheduler_elementend ALTER COLUMN id ADD GENERATED BY DEFAULT
     CACHE 1
 );
 
+CREATE TABLE public.scheduler_fairqueueturn (
+    id bigint NOT NULL,
+    queue_id bigint NOT NULL,
+    by_user boolean NOT NULL,
+    tenant_id bigint NOT NULL,
+    virtual bigint NOT NULL,
+    waiting boolean NOT NULL,
+    cluster_id bigint NOT NULL,
+    CONSTRAINT fair_queue_turn_forward CHECK ((virtual >= 0))
+);
+
+ALTER TABLE public.scheduler_fairqueueturn ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_fairqueueturn_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE public.scheduler_folderupload (
     id uuid NOT NULL,
     name character varying(200) NOT NULL,
@@ -3290,6 +3379,7 @@ CASE
 END) STORED,
     failure_class character varying(16) DEFAULT ''::character varying NOT NULL,
     move_terms jsonb,
+    check_at timestamp with time zone,
     CONSTRAINT job_boost_ends CHECK (((boost = 0) OR ((boost <= 100) AND (boost_until_at IS NOT NULL)))),
     CONSTRAINT job_ended_has_time CHECK (((NOT ((state)::text = ANY ((ARRAY['cancelled'::character varying, 'completed'::character varying, 'failed'::character varying])::text[]))) OR (completed_at IS NOT NULL))),
     CONSTRAINT job_state_known CHECK (((state)::text = ANY ((ARRAY['created'::character varying, 'held'::character varying, 'blocked'::character varying, 'queued'::character varying, 'reserved'::character varying, 'scheduled'::character varying, 'starting'::character varying, 'running'::character varying, 'checkpointing'::character varying, 'preempting'::character varying, 'stopping'::character varying, 'preempted'::character varying, 'suspended'::character varying, 'migrating'::character varying, 'completed'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))),
@@ -3459,7 +3549,10 @@ CREATE TABLE public.scheduler_jobrequest (
     probes jsonb DEFAULT '[]'::jsonb NOT NULL,
     secrets jsonb DEFAULT '[]'::jsonb NOT NULL,
     upload uuid,
+    deadline_action character varying(4) DEFAULT 'none'::character varying NOT NULL,
+    wait_limit_seconds bigint,
     CONSTRAINT job_amounts_not_negative CHECK (((cpu_millis >= 0) AND (memory_mib >= 0) AND (storage_mib >= 0))),
+    CONSTRAINT job_deadline_action_known CHECK ((((deadline_action)::text = 'none'::text) OR (((deadline_action)::text = 'end'::text) AND (deadline_at IS NOT NULL)))),
     CONSTRAINT job_has_tasks CHECK ((tasks >= 1)),
     CONSTRAINT job_limits_not_below_requests CHECK ((((cpu_limit_millis IS NULL) OR (cpu_limit_millis >= cpu_millis)) AND ((memory_limit_mib IS NULL) OR (memory_limit_mib >= memory_mib)))),
     CONSTRAINT job_min_tasks_within CHECK (((min_tasks IS NULL) OR ((min_tasks >= 1) AND (min_tasks <= tasks)))),
@@ -3480,7 +3573,8 @@ CREATE TABLE public.scheduler_jobrequest (
     CONSTRAINT scheduler_jobrequest_restart_delay_seconds_check CHECK ((restart_delay_seconds >= 0)),
     CONSTRAINT scheduler_jobrequest_tasks_check CHECK ((tasks >= 0)),
     CONSTRAINT scheduler_jobrequest_tasks_per_node_check CHECK ((tasks_per_node >= 0)),
-    CONSTRAINT scheduler_jobrequest_time_limit_seconds_check CHECK ((time_limit_seconds >= 0))
+    CONSTRAINT scheduler_jobrequest_time_limit_seconds_check CHECK ((time_limit_seconds >= 0)),
+    CONSTRAINT scheduler_jobrequest_wait_limit_seconds_check CHECK ((wait_limit_seconds >= 0))
 );
 
 ALTER TABLE public.scheduler_jobrequest ALTER COLUMN number ADD GENERATED BY DEFAULT AS IDENTITY (
@@ -3846,8 +3940,12 @@ CREATE TABLE public.scheduler_queue (
     results_until_fetched boolean,
     isolation character varying(8) DEFAULT ''::character varying NOT NULL,
     scratch_mib integer,
+    default_assembly_seconds integer,
+    default_wait_seconds integer,
     CONSTRAINT queue_isolation_known CHECK (((isolation)::text = ANY ((ARRAY[''::character varying, 'partial'::character varying, 'strict'::character varying])::text[]))),
     CONSTRAINT queue_priority_range CHECK ((priority <= 100)),
+    CONSTRAINT scheduler_queue_default_assembly_seconds_check CHECK ((default_assembly_seconds >= 0)),
+    CONSTRAINT scheduler_queue_default_wait_seconds_check CHECK ((default_wait_seconds >= 0)),
     CONSTRAINT scheduler_queue_default_wall_seconds_check CHECK ((default_wall_seconds >= 0)),
     CONSTRAINT scheduler_queue_generation_check CHECK ((generation >= 0)),
     CONSTRAINT scheduler_queue_max_concurrent_jobs_check CHECK ((max_concurrent_jobs >= 0)),
@@ -3911,6 +4009,10 @@ CREATE TABLE public.scheduler_queueevent (
     results_until_fetched boolean,
     isolation character varying(8) DEFAULT ''::character varying NOT NULL,
     scratch_mib integer,
+    default_assembly_seconds integer,
+    default_wait_seconds integer,
+    CONSTRAINT scheduler_queueevent_default_assembly_seconds_check CHECK ((default_assembly_seconds >= 0)),
+    CONSTRAINT scheduler_queueevent_default_wait_seconds_check CHECK ((default_wait_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_default_wall_seconds_check CHECK ((default_wall_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_max_concurrent_jobs_check CHECK ((max_concurrent_jobs >= 0)),
     CONSTRAINT scheduler_queueevent_max_pending_jobs_check CHECK ((max_pending_jobs >= 0)),
@@ -4010,6 +4112,32 @@ CREATE TABLE public.scheduler_retentionrun (
 
 ALTER TABLE public.scheduler_retentionrun ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME public.scheduler_retentionrun_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.scheduler_runtimeprediction (
+    id bigint NOT NULL,
+    name character varying(200) NOT NULL,
+    runs smallint NOT NULL,
+    usual_seconds bigint NOT NULL,
+    planned_seconds bigint NOT NULL,
+    version integer NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    cluster_id bigint NOT NULL,
+    user_id bigint NOT NULL,
+    CONSTRAINT prediction_positive CHECK (((planned_seconds > 0) AND (usual_seconds > 0))),
+    CONSTRAINT scheduler_runtimeprediction_planned_seconds_check CHECK ((planned_seconds >= 0)),
+    CONSTRAINT scheduler_runtimeprediction_runs_check CHECK ((runs >= 0)),
+    CONSTRAINT scheduler_runtimeprediction_usual_seconds_check CHECK ((usual_seconds >= 0)),
+    CONSTRAINT scheduler_runtimeprediction_version_check CHECK ((version >= 0))
+);
+
+ALTER TABLE public.scheduler_runtimeprediction ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_runtimeprediction_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -4309,6 +4437,9 @@ ALTER TABLE ONLY public.django_session
 ALTER TABLE ONLY public.scheduler_elementend
     ADD CONSTRAINT element_ends_once UNIQUE (job_id, index);
 
+ALTER TABLE ONLY public.scheduler_fairqueueturn
+    ADD CONSTRAINT fair_queue_turn_once UNIQUE (cluster_id, queue_id, by_user, tenant_id);
+
 ALTER TABLE ONLY public.scheduler_idempotencykey
     ADD CONSTRAINT idempotency_key_once UNIQUE (user_id, key);
 
@@ -4378,6 +4509,9 @@ ALTER TABLE ONLY public.pghistory_context
 ALTER TABLE ONLY public.scheduler_policyfault
     ADD CONSTRAINT policy_fault_once UNIQUE (cluster_id, subject);
 
+ALTER TABLE ONLY public.scheduler_runtimeprediction
+    ADD CONSTRAINT prediction_once UNIQUE (user_id, name, cluster_id);
+
 ALTER TABLE ONLY public.notifications_preference
     ADD CONSTRAINT preference_once UNIQUE (user_id, kind, channel);
 
@@ -4401,6 +4535,9 @@ ALTER TABLE ONLY public.quotas_budgetperiod
 
 ALTER TABLE ONLY public.quotas_driftfinding
     ADD CONSTRAINT quotas_driftfinding_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.quotas_fairsharerules
+    ADD CONSTRAINT quotas_fairsharerules_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.quotas_grant
     ADD CONSTRAINT quotas_grant_pkey PRIMARY KEY (id);
@@ -4488,6 +4625,9 @@ ALTER TABLE ONLY public.scheduler_device
 
 ALTER TABLE ONLY public.scheduler_elementend
     ADD CONSTRAINT scheduler_elementend_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_fairqueueturn
+    ADD CONSTRAINT scheduler_fairqueueturn_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.scheduler_folderupload
     ADD CONSTRAINT scheduler_folderupload_pkey PRIMARY KEY (id);
@@ -4617,6 +4757,9 @@ ALTER TABLE ONLY public.scheduler_reservationevent
 
 ALTER TABLE ONLY public.scheduler_retentionrun
     ADD CONSTRAINT scheduler_retentionrun_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_runtimeprediction
+    ADD CONSTRAINT scheduler_runtimeprediction_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.scheduler_schedulerprofile
     ADD CONSTRAINT scheduler_schedulerprofile_name_key UNIQUE (name);
@@ -4796,6 +4939,8 @@ CREATE INDEX job_of_user ON public.scheduler_job USING btree (user_id, number DE
 
 CREATE INDEX job_over ON public.scheduler_job USING btree (outcome, number DESC) WHERE ((outcome)::text = ANY ((ARRAY['cancelled'::character varying, 'failed'::character varying])::text[]));
 
+CREATE INDEX job_to_check ON public.scheduler_job USING btree (check_at) WHERE (check_at IS NOT NULL);
+
 CREATE INDEX kept_on_node ON public.scheduler_keptresult USING btree (node_id, job_id) WHERE (left_at IS NULL);
 
 CREATE INDEX ledger_by_job ON public.quotas_ledgerentry USING btree (job_number);
@@ -4921,6 +5066,8 @@ CREATE INDEX quotas_quotaevent_user_id_a4869d03 ON public.quotas_quotaevent USIN
 CREATE INDEX quotas_shareusage_project_id_0d5ad3db ON public.quotas_shareusage USING btree (project_id);
 
 CREATE INDEX request_by_age ON public.scheduler_jobrequest USING btree (created_at DESC, number DESC);
+
+CREATE INDEX request_by_deadline ON public.scheduler_jobrequest USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 
 CREATE INDEX request_by_gpu_model ON public.scheduler_jobrequest USING btree (upper((gpu_model)::text), number DESC) WHERE (NOT ((gpu_model)::text = ''::text));
 
@@ -5115,11 +5262,11 @@ COMMENT ON TRIGGER pgtrigger_budget_never_passed_4b7ee ON public.quotas_budgetpe
 
 CREATE TRIGGER pgtrigger_insert_insert_15fd0 AFTER INSERT ON public.scheduler_queue FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_15fd0();
 
-COMMENT ON TRIGGER pgtrigger_insert_insert_15fd0 ON public.scheduler_queue IS '3fd82dcc5d6b86d8eb7c0d74d0ebc33187e46522';
+COMMENT ON TRIGGER pgtrigger_insert_insert_15fd0 ON public.scheduler_queue IS '760510e8dcbf8cc1233732830f984befc8306703';
 
 CREATE TRIGGER pgtrigger_insert_insert_3867c AFTER INSERT ON public.accounts_user FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_3867c();
 
-COMMENT ON TRIGGER pgtrigger_insert_insert_3867c ON public.accounts_user IS '4f83cae2973f08a639dd93f2d0437055e172f912';
+COMMENT ON TRIGGER pgtrigger_insert_insert_3867c ON public.accounts_user IS 'e3c5a5da9524fafdc258faac7036fb36bbe2be8a';
 
 CREATE TRIGGER pgtrigger_insert_insert_4e91c AFTER INSERT ON public.quotas_budget FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_4e91c();
 
@@ -5193,9 +5340,9 @@ CREATE TRIGGER pgtrigger_update_update_005ff AFTER UPDATE ON public.scheduler_sc
 
 COMMENT ON TRIGGER pgtrigger_update_update_005ff ON public.scheduler_schedulerprofile IS '24bc07e5ea8ab3954078d92200336e6b76bccaa7';
 
-CREATE TRIGGER pgtrigger_update_update_0e890 AFTER UPDATE ON public.accounts_user FOR EACH ROW WHEN (((old.access_version IS DISTINCT FROM new.access_version) OR (old.date_joined IS DISTINCT FROM new.date_joined) OR (old.default_project_id IS DISTINCT FROM new.default_project_id) OR ((old.email)::text IS DISTINCT FROM (new.email)::text) OR ((old.first_name)::text IS DISTINCT FROM (new.first_name)::text) OR (old.id IS DISTINCT FROM new.id) OR (old.is_active IS DISTINCT FROM new.is_active) OR (old.is_demo IS DISTINCT FROM new.is_demo) OR (old.is_staff IS DISTINCT FROM new.is_staff) OR (old.is_superuser IS DISTINCT FROM new.is_superuser) OR ((old.last_name)::text IS DISTINCT FROM (new.last_name)::text) OR (old.priority_ceiling IS DISTINCT FROM new.priority_ceiling) OR ((old.site_role)::text IS DISTINCT FROM (new.site_role)::text) OR ((old.theme)::text IS DISTINCT FROM (new.theme)::text) OR ((old.time_zone)::text IS DISTINCT FROM (new.time_zone)::text) OR ((old.username)::text IS DISTINCT FROM (new.username)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_0e890();
+CREATE TRIGGER pgtrigger_update_update_0e890 AFTER UPDATE ON public.accounts_user FOR EACH ROW WHEN (((old.access_version IS DISTINCT FROM new.access_version) OR (old.date_joined IS DISTINCT FROM new.date_joined) OR (old.default_project_id IS DISTINCT FROM new.default_project_id) OR ((old.email)::text IS DISTINCT FROM (new.email)::text) OR ((old.first_name)::text IS DISTINCT FROM (new.first_name)::text) OR (old.id IS DISTINCT FROM new.id) OR (old.is_active IS DISTINCT FROM new.is_active) OR (old.is_demo IS DISTINCT FROM new.is_demo) OR (old.is_staff IS DISTINCT FROM new.is_staff) OR (old.is_superuser IS DISTINCT FROM new.is_superuser) OR ((old.last_name)::text IS DISTINCT FROM (new.last_name)::text) OR (old.priority_ceiling IS DISTINCT FROM new.priority_ceiling) OR (old.share_weight IS DISTINCT FROM new.share_weight) OR ((old.site_role)::text IS DISTINCT FROM (new.site_role)::text) OR ((old.theme)::text IS DISTINCT FROM (new.theme)::text) OR ((old.time_zone)::text IS DISTINCT FROM (new.time_zone)::text) OR ((old.username)::text IS DISTINCT FROM (new.username)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_0e890();
 
-COMMENT ON TRIGGER pgtrigger_update_update_0e890 ON public.accounts_user IS '9229916e0695920ef0f5b536417cd312f3ed1ac5';
+COMMENT ON TRIGGER pgtrigger_update_update_0e890 ON public.accounts_user IS 'ca4f118994a7fc29f409c032f68586824e2fa82f';
 
 CREATE TRIGGER pgtrigger_update_update_20ab5 AFTER UPDATE ON public.accounts_membership FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_20ab5();
 
@@ -5205,9 +5352,9 @@ CREATE TRIGGER pgtrigger_update_update_528f0 AFTER UPDATE ON public.accounts_pro
 
 COMMENT ON TRIGGER pgtrigger_update_update_528f0 ON public.accounts_project IS '382935b8a300f942320f528e2d4b80799c6c00ab';
 
-CREATE TRIGGER pgtrigger_update_update_59b97 AFTER UPDATE ON public.scheduler_queue FOR EACH ROW WHEN (((old.cluster_id IS DISTINCT FROM new.cluster_id) OR (old.created_at IS DISTINCT FROM new.created_at) OR (old.default_wall_seconds IS DISTINCT FROM new.default_wall_seconds) OR (old.id IS DISTINCT FROM new.id) OR (old.is_default IS DISTINCT FROM new.is_default) OR ((old.isolation)::text IS DISTINCT FROM (new.isolation)::text) OR (old.max_concurrent_jobs IS DISTINCT FROM new.max_concurrent_jobs) OR (old.max_pending_jobs IS DISTINCT FROM new.max_pending_jobs) OR (old.max_wall_seconds IS DISTINCT FROM new.max_wall_seconds) OR ((old.name)::text IS DISTINCT FROM (new.name)::text) OR (old.paused IS DISTINCT FROM new.paused) OR (old.paused_at IS DISTINCT FROM new.paused_at) OR ((old.paused_by)::text IS DISTINCT FROM (new.paused_by)::text) OR ((old.paused_reason)::text IS DISTINCT FROM (new.paused_reason)::text) OR (old.priority IS DISTINCT FROM new.priority) OR (old.profile_id IS DISTINCT FROM new.profile_id) OR (old.project_id IS DISTINCT FROM new.project_id) OR (old.results_days IS DISTINCT FROM new.results_days) OR (old.results_job_mib IS DISTINCT FROM new.results_job_mib) OR (old.results_until_fetched IS DISTINCT FROM new.results_until_fetched) OR (old.scratch_mib IS DISTINCT FROM new.scratch_mib) OR ((old.slug)::text IS DISTINCT FROM (new.slug)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_59b97();
+CREATE TRIGGER pgtrigger_update_update_59b97 AFTER UPDATE ON public.scheduler_queue FOR EACH ROW WHEN (((old.cluster_id IS DISTINCT FROM new.cluster_id) OR (old.created_at IS DISTINCT FROM new.created_at) OR (old.default_assembly_seconds IS DISTINCT FROM new.default_assembly_seconds) OR (old.default_wait_seconds IS DISTINCT FROM new.default_wait_seconds) OR (old.default_wall_seconds IS DISTINCT FROM new.default_wall_seconds) OR (old.id IS DISTINCT FROM new.id) OR (old.is_default IS DISTINCT FROM new.is_default) OR ((old.isolation)::text IS DISTINCT FROM (new.isolation)::text) OR (old.max_concurrent_jobs IS DISTINCT FROM new.max_concurrent_jobs) OR (old.max_pending_jobs IS DISTINCT FROM new.max_pending_jobs) OR (old.max_wall_seconds IS DISTINCT FROM new.max_wall_seconds) OR ((old.name)::text IS DISTINCT FROM (new.name)::text) OR (old.paused IS DISTINCT FROM new.paused) OR (old.paused_at IS DISTINCT FROM new.paused_at) OR ((old.paused_by)::text IS DISTINCT FROM (new.paused_by)::text) OR ((old.paused_reason)::text IS DISTINCT FROM (new.paused_reason)::text) OR (old.priority IS DISTINCT FROM new.priority) OR (old.profile_id IS DISTINCT FROM new.profile_id) OR (old.project_id IS DISTINCT FROM new.project_id) OR (old.results_days IS DISTINCT FROM new.results_days) OR (old.results_job_mib IS DISTINCT FROM new.results_job_mib) OR (old.results_until_fetched IS DISTINCT FROM new.results_until_fetched) OR (old.scratch_mib IS DISTINCT FROM new.scratch_mib) OR ((old.slug)::text IS DISTINCT FROM (new.slug)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_59b97();
 
-COMMENT ON TRIGGER pgtrigger_update_update_59b97 ON public.scheduler_queue IS '5547959f3379c951e249742df6ae5a51accaf561';
+COMMENT ON TRIGGER pgtrigger_update_update_59b97 ON public.scheduler_queue IS '2781d4f971384683111b79a55ea08b1c6b3389a9';
 
 CREATE TRIGGER pgtrigger_update_update_8561c AFTER UPDATE ON public.quotas_budget FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_8561c();
 
@@ -5242,6 +5389,8 @@ COMMENT ON TRIGGER pgtrigger_update_update_e405d ON public.quotas_grant IS '3ec2
 CREATE TRIGGER pgtrigger_update_update_f3318 AFTER UPDATE ON public.scheduler_partition FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_f3318();
 
 COMMENT ON TRIGGER pgtrigger_update_update_f3318 ON public.scheduler_partition IS '23cfb8ef1011f6e5afd9e0930a331f8d39b51b04';
+
+CREATE TRIGGER priority_class_named BEFORE DELETE OR UPDATE OF name ON public.scheduler_priorityclass FOR EACH ROW EXECUTE FUNCTION public.scheduler_priorityclass_named();
 
 CREATE TRIGGER quotas_ledgerentry_project_id_gone AFTER DELETE ON public.accounts_project REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.quotas_ledgerentry_project_id_gone();
 
@@ -5444,6 +5593,9 @@ ALTER TABLE ONLY public.quotas_budgetperiod
 ALTER TABLE ONLY public.quotas_driftfinding
     ADD CONSTRAINT quotas_driftfinding_project_id_6fb49a7b_fk_accounts_project_id FOREIGN KEY (project_id) REFERENCES public.accounts_project(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.quotas_fairsharerules
+    ADD CONSTRAINT quotas_fairsharerule_changed_by_id_287ca270_fk_accounts_ FOREIGN KEY (changed_by_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.quotas_grant
     ADD CONSTRAINT quotas_grant_asked_by_id_1a23a90f_fk_accounts_user_id FOREIGN KEY (asked_by_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
 
@@ -5524,6 +5676,9 @@ ALTER TABLE ONLY public.scheduler_device
 
 ALTER TABLE ONLY public.scheduler_elementend
     ADD CONSTRAINT scheduler_elementend_job_id_f4f9a364_fk_scheduler_job_number FOREIGN KEY (job_id) REFERENCES public.scheduler_job(number) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_fairqueueturn
+    ADD CONSTRAINT scheduler_fairqueuet_cluster_id_7753cf65_fk_scheduler FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.scheduler_folderupload
     ADD CONSTRAINT scheduler_folderuplo_held_to_id_bc994a49_fk_accounts_ FOREIGN KEY (held_to_id) REFERENCES public.accounts_project(id) DEFERRABLE INITIALLY DEFERRED;
@@ -5629,6 +5784,12 @@ ALTER TABLE ONLY public.scheduler_reservation_nodes
 
 ALTER TABLE ONLY public.scheduler_reservation
     ADD CONSTRAINT scheduler_reservation_job_id_d7bebc45_fk_scheduler_job_number FOREIGN KEY (job_id) REFERENCES public.scheduler_job(number) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_runtimeprediction
+    ADD CONSTRAINT scheduler_runtimepre_cluster_id_465ad729_fk_scheduler FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_runtimeprediction
+    ADD CONSTRAINT scheduler_runtimepre_user_id_b9783f2b_fk_accounts_ FOREIGN KEY (user_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.scheduler_startforecast
     ADD CONSTRAINT scheduler_startforecast_job_id_ff6baeb6_fk_scheduler_job_number FOREIGN KEY (job_id) REFERENCES public.scheduler_job(number) DEFERRABLE INITIALLY DEFERRED;

@@ -119,7 +119,11 @@ class BackfillPass:
         pending, now_ms = self._context.cluster.snapshot.pending, self._context.cluster.snapshot.now_ms
         left = np.ones(len(rows), dtype=np.bool_)
         for kept, limit, ahead, at_ms in self._capacity.turns.reasons(rows) if self._capacity.turns else ():
-            facts: dict[str, int | str] = {"job": pending.id.item(ahead), "barred": limit, "start_ms": max(at_ms, now_ms)}
+            facts: dict[str, int | str] = {
+                "job": pending.id.item(ahead),
+                "barred": limit,
+                "start_ms": max(at_ms, now_ms),
+            }
             yield rows[kept & left], facts
             left &= ~kept
         if self._reserved:
