@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import select
 import shutil
 import signal
 import sys
@@ -39,6 +40,7 @@ AUTO, FILES_ONLY, OFF = "auto", "files", "off"
 CHOICES: Final = (AUTO, FILES_ONLY, OFF)
 #: How long a process that tries something out may take.
 _TRY_SECONDS: Final = 10
+_SILENT: Final = "the process that tried it did not respond"
 #: Controllers that bound something, in the words of version 1; in version 2 there are no devices among them.
 _CONTROLLERS: Final = ("memory", "pids", "cpu", "devices")
 #: What is not bounded by the kernel on a node without project quotas.
@@ -208,7 +210,16 @@ def _try_namespaces(means: Means, kind: str) -> str:
 
 
 def _tried(attempt: Callable[[], object], namespaces: int) -> str:
-    """Do it in a child that is forked into these namespaces; empty where it raises nothing, else why."""
+    """Do it in a child that is forked into these namespaces; empty where it raises nothing, else why.
+
+    Once more where the child does not respond: one that is forked while another thread allocates memory may wait for
+    a lock that nobody gives back.
+    """
+    said = _tried_once(attempt, namespaces)
+    return said if said != _SILENT else _tried_once(attempt, namespaces)
+
+
+def _tried_once(attempt: Callable[[], object], namespaces: int) -> str:
     read_end, write_end = os.pipe()
     try:
         pid = kernel.fork_into(namespaces)
@@ -226,7 +237,10 @@ def _tried(attempt: Callable[[], object], namespaces: int) -> str:
         finally:
             os._exit(0)
     os.close(write_end)
-    said = os.read(read_end, 400).decode(errors="replace")
+    is_answered = bool(select.select([read_end], [], [], _TRY_SECONDS + 1)[0])
+    if not is_answered:
+        os.kill(pid, signal.SIGKILL)
+    said = os.read(read_end, 400).decode(errors="replace") if is_answered else _SILENT
     os.close(read_end)
     os.waitpid(pid, 0)
     return "" if said == "ok" else said or "the process that tried it was killed"
