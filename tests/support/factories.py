@@ -262,6 +262,7 @@ class SchedulerProfileFactory(DjangoModelFactory):
         model = SchedulerProfile
 
     name = factory.Sequence(lambda n: f"profile {n}")
+    backfill = "none"
 
 
 class PriorityClassFactory(DjangoModelFactory):
