@@ -134,13 +134,13 @@ class LimitTurns:
                 turn is None
                 or end_ms <= turn.at_ms
                 or amount <= turn.spare
-                or not self._is_behind(row, turn.row)
+                or self._rank[row] <= self._rank[turn.row]
             ):
                 continue
             self._close(number, turn)
             return True
         return any(
-            one.needs.item(row) and end_ms > one.until_ms and self._is_behind(row, one.row)
+            one.needs.item(row) and end_ms > one.until_ms and self._rank[row] > self._rank[one.row]
             for one in self._budgets.values()
         )
 
@@ -153,7 +153,7 @@ class LimitTurns:
                 (turn := self._turns.get(line)) is None
                 or end_ms <= turn.at_ms
                 or amount <= turn.spare
-                or not self._is_behind(row, turn.row)
+                or self._rank[row] <= self._rank[turn.row]
                 for line, amount in self._charges(job_class, tasks)
             )
 
@@ -197,9 +197,6 @@ class LimitTurns:
         rank = np.full(len(self._ends_ms), len(self._ends_ms), dtype=np.int64)
         rank[order] = np.arange(len(order))
         return rank
-
-    def _is_behind(self, row: int, other: int) -> bool:
-        return self._rank.item(row) > self._rank.item(other)
 
     def _close(self, number: int, turn: Turn) -> None:
         if self._until is None:

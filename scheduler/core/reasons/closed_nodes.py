@@ -53,7 +53,7 @@ def closed_always(candidates: Candidates, shape: Shape) -> Facts | None:
     slots, _ = capacity_slots(query, cluster, candidates.rules.gates, without=LASTING)
     masks = {name: mask for name, mask in candidates.filters.facts.items() if name in LASTING}
     found = _smallest(masks, LASTING, lambda _: slots, shape, cluster)
-    return None if found is None else _facts(candidates, found)
+    return None if found is None else facts_of_opening(candidates, found)
 
 
 def closed_now(candidates: Candidates, shape: Shape, opened: Bools) -> tuple[Opening, Facts] | None:
@@ -83,7 +83,7 @@ def closed_now(candidates: Candidates, shape: Shape, opened: Bools) -> tuple[Ope
 
     found = _smallest(masks, order, free_slots, shape, cluster, most=1)
     found = found or _smallest(masks, order, idle_slots, shape, cluster)
-    return None if found is None else (found, _facts(candidates, found))
+    return None if found is None else (found, facts_of_opening(candidates, found))
 
 
 def _passing_masks(candidates: Candidates) -> dict[str, Bools]:
@@ -160,7 +160,7 @@ def _working_slots(candidates: Candidates) -> Ints:
     return devices // request.per_task.gpus
 
 
-def _facts(candidates: Candidates, opening: Opening) -> Facts:
+def facts_of_opening(candidates: Candidates, opening: Opening) -> Facts:
     """Which nodes, by what they are closed, and for each filter what exactly it asks for.
 
     Of several filters each may close other nodes: of each, one node is looked at.

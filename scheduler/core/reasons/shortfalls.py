@@ -130,7 +130,7 @@ def _first_shortfall(candidates: Candidates, shape: Shape, rules: Rules) -> _Sho
         or _unreachable(candidates)
         or _closed(candidates, shape, opened)
         or _spanning_domains(candidates, shape)
-        or _too_little_free(candidates, shape, opened)
+        or too_little_free(candidates, shape, opened)
         or _too_far_apart(candidates, shape)
         or _in_pieces(candidates, shape, opened)
         or _closed_nodes(candidates, shape, opened)
@@ -188,7 +188,7 @@ def _spanning_domains(candidates: Candidates, shape: Shape) -> _Shortfall | None
     return None if facts is None else (ReasonCode.TOPOLOGY_FRAGMENTED, facts)
 
 
-def _too_little_free(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall | None:
+def too_little_free(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall | None:
     """The first resource of which all open nodes together have too little free."""
     for name, column, need in _frees(candidates):
         free = candidates.workspace.answers.sum_over(column, opened)

@@ -103,14 +103,16 @@ def _blind_to_what_is_closed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _names_the_wrong_filter(patch: pytest.MonkeyPatch) -> None:
-    real = closed_nodes._facts
-    patch.setattr(closed_nodes, "_facts", lambda *words: real(*words) | {"gates": "fault", "node": "nowhere"})
+    real = closed_nodes.facts_of_opening
+    patch.setattr(
+        closed_nodes, "facts_of_opening", lambda *words: real(*words) | {"gates": "fault", "node": "nowhere"}
+    )
 
 
 def _names_the_first_amount(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         shortfalls,
-        "_too_little_free",
+        "too_little_free",
         lambda *_: (ReasonCode.WAITING_FOR_RESOURCES, {"resource": "storage_mib"}),
     )
 
