@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api.serializers import StrictSerializer
+from infra.api.fields import ChoiceField
 from infra.errors import InvalidInput
 from quotas.core.decay import MODES
 from quotas.models import FairShareRules
@@ -34,7 +35,7 @@ _WEIGHT: Final[dict[str, Any]] = {"min_value": 0, "max_value": MOST_WEIGHT, "req
 class RulesChangesSerializer(StrictSerializer):
     """What is left out stays as it is."""
 
-    mode = serializers.ChoiceField(
+    mode = ChoiceField(
         choices=MODES,
         required=False,
         help_text="exponential: use counts half after each half-life; window: all use in the window counts equally; "

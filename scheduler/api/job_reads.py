@@ -50,7 +50,7 @@ class JobEvents(JobView):
         return self.get_paginated_response(JobEventSerializer(page, many=True).data)
 
 
-class MemberSerializer(serializers.Serializer[Any]):
+class JobMemberSerializer(serializers.Serializer[Any]):
     """One task of the latest attempt of a job."""
 
     attempt = serializers.IntegerField()
@@ -88,13 +88,13 @@ class JobMembers(JobView):
     page_ordering = ("pk",)
     required_scopes = {"GET": "jobs:read"}
 
-    @extend_schema(operation_id="jobs_members", responses=MemberSerializer(many=True))
+    @extend_schema(operation_id="jobs_members", responses=JobMemberSerializer(many=True))
     def get(self, request: Request, ref: str) -> Response:
         """The tasks of the latest attempt, with where each runs, its state, and how it ended; none before the start."""
         job = self.find(request, ref)
         tasks = Task.objects.filter(attempt__job=job, attempt__epoch=job.epoch)
         page = self.paginate_queryset(tasks.select_related("attempt", "node"))
-        return self.get_paginated_response(MemberSerializer(page, many=True).data)
+        return self.get_paginated_response(JobMemberSerializer(page, many=True).data)
 
 
 class JobLogs(JobView):

@@ -85,7 +85,15 @@ def test_planning_again_on_the_applied_result_starts_and_stops_nothing(world: Sm
     again = world.plan()
 
     assert again.started == 0
-    assert list(Job.objects.order_by("number").values()) == before
+    after = list(Job.objects.order_by("number").values())
+    # Those that wait are told when what the first cycle started is expected to end: it runs only now.
+    told = {"reason_text", "reason_details", "reason_at"}
+    assert [
+        {name for name, value in job.items() if value != was[name]}
+        for was, job in zip(before, after, strict=True)
+    ] == [set(), set(), told, told, told]
+    assert world.plan().started == 0
+    assert list(Job.objects.order_by("number").values()) == after
 
 
 def test_in_a_paused_cluster_nothing_starts_and_the_reason_says_so(world: SmallWorld) -> None:

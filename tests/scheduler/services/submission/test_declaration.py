@@ -142,7 +142,7 @@ def test_the_page_shows_every_field_of_the_form_with_its_limit(portal: Portal, c
 
 def test_a_form_that_is_filled_in_asks_for_each_of_its_fields() -> None:
     typed = dict.fromkeys(forms.ON_FORM, "1") | {"what": "true", "env": "A=1", "node_selector": "a=b",
-             "begin_at": "2027-01-31T18:00", "pack": "rack"}  # fmt: skip
+             "begin_at": "2027-01-31T18:00", "deadline": "2027-02-01T18:00", "pack": "rack"}  # fmt: skip
 
     assert forms.payload_of(typed, time_zone="UTC").keys() == forms.ON_FORM.keys()
 

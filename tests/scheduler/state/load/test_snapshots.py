@@ -357,8 +357,9 @@ def test_names_and_labels_are_read_where_a_job_of_the_project_asks_about_them() 
 def test_a_queue_with_a_profile_of_its_own_is_planned_by_it() -> None:
     world = SmallWorld()
     profile = SchedulerProfile.objects.create(
-        name="short first", policy="sjf", placement="spread", options={"backfill_max_priority": 66}
-    )
+        name="short first", policy="sjf", placement="spread", backfill="none",
+        options={"backfill_max_priority": 66},
+    )  # fmt: skip
     own = a_queue(world.cluster, "quick", profile=profile)
     a_queue(world.cluster, "same", profile=world.cluster.profile)
 

@@ -16,7 +16,7 @@ from scheduler.agent.protocol import Report
 from scheduler.core.lifecycle import AttemptState, TaskFailure, TaskState
 from scheduler.models import Attempt, Job, JobEvent, Node, NodeHeartbeat, Task
 from scheduler.services.cluster import heartbeats
-from scheduler.services.execution.dispatch import orders_for
+from scheduler.services.execution.dispatch import Orders, orders_for
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.execution.reports import apply_reports
 from scheduler.services.jobs.datasets import report_checkpoint
@@ -193,7 +193,8 @@ def test_an_elastic_job_is_made_smaller_while_it_runs(world: World) -> None:
     far = tasks[3].node
     stops = orders_for(far, {t.pk: 1 for t in tasks[2:]}).stops
     assert {stop["task"] for stop in stops} == {tasks[2].pk, tasks[3].pk}
-    assert not orders_for(tasks[0].node, {t.pk: 1 for t in tasks[:2]})
+    left = orders_for(tasks[0].node, {t.pk: 1 for t in tasks[:2]})
+    assert left == Orders(worlds=[[t.pk, 1, 2, "0-1"] for t in tasks[:2]])  # they go on, and hear their size
     for task in tasks[2:]:
         say(far, task, state="stopped", exit_signal=15)
     quota = Quota.objects.get(resource="gpu_millis")
