@@ -38,6 +38,13 @@ class AllocationIndex:
         return self.job_end_ms[rows_of(running.id, self._snapshot.allocations.job_id, what="running job")]
 
     @cached_property
+    def has_limit(self) -> Bools:
+        """Whether the job of each allocation ends by a time limit, not just by what is expected of it."""
+        running = self._snapshot.running
+        rows = rows_of(running.id, self._snapshot.allocations.job_id, what="running job")
+        return running.expected_end_ms[rows] > 0
+
+    @cached_property
     def job_end_ms(self) -> Ints:
         """When each running job is expected to end, by its limit or its prediction; 0 = unknown."""
         return likely_ends_ms(self._snapshot.running, self._snapshot.now_ms)

@@ -27,6 +27,9 @@ LASTING: Final = ("taints", "agent", "isolation", "wall", "partition", "affinity
 #: Filters on the state of a node and on who uses it; plugins come after them.
 PASSING: Final = ("cordoned", "draining", "fault", "gpu_health", "reserved", "state", "jobs")
 
+#: What a job asks of a node: one that any of these closes is none that could hold the job.
+_ASKED: Final = ("wall", "partition", "affinity", "labels")
+
 #: Of these, what an idle node is named for beside open nodes that are busy.
 _NAMED_BESIDE: Final = ("cordoned", "draining")
 
@@ -46,6 +49,16 @@ class Opening:
         shut = rows[~self.masks[gate][rows]] if gate in self.masks else rows
         return shut if len(shut) else rows
 
+    def leaves_closed(self, idle: Ints) -> bool:
+        """Whether only something else closes more nodes that could hold a task: these are not all of them."""
+        open_to_all = np.ones(len(idle), dtype=np.bool_)
+        left = ~self.nodes & (idle > 0)
+        for gate, mask in self.masks.items():
+            open_to_all &= mask
+            if gate in self.gates or gate in _ASKED:
+                left &= mask
+        return bool((left & ~open_to_all).any())
+
 
 def closed_always(candidates: Candidates, shape: Shape) -> Facts | None:
     """What operators set that closes the nodes; None where the machines themselves are too small or too few."""
@@ -53,7 +66,7 @@ def closed_always(candidates: Candidates, shape: Shape) -> Facts | None:
     slots, _ = capacity_slots(query, cluster, candidates.rules.gates, without=LASTING)
     masks = {name: mask for name, mask in candidates.filters.facts.items() if name in LASTING}
     found = _smallest(masks, LASTING, lambda _: slots, shape, cluster)
-    return None if found is None else facts_of_opening(candidates, found)
+    return None if found is None else facts_of_opening(candidates, found, slots)
 
 
 def closed_now(candidates: Candidates, shape: Shape, opened: Bools) -> tuple[Opening, Facts] | None:
@@ -83,7 +96,7 @@ def closed_now(candidates: Candidates, shape: Shape, opened: Bools) -> tuple[Ope
 
     found = _smallest(masks, order, free_slots, shape, cluster, most=1)
     found = found or _smallest(masks, order, idle_slots, shape, cluster)
-    return None if found is None else (found, facts_of_opening(candidates, found))
+    return None if found is None else (found, facts_of_opening(candidates, found, idle))
 
 
 def _passing_masks(candidates: Candidates) -> dict[str, Bools]:
@@ -160,7 +173,7 @@ def _working_slots(candidates: Candidates) -> Ints:
     return devices // request.per_task.gpus
 
 
-def facts_of_opening(candidates: Candidates, opening: Opening) -> Facts:
+def facts_of_opening(candidates: Candidates, opening: Opening, idle: Ints) -> Facts:
     """Which nodes, by what they are closed, and for each filter what exactly it asks for.
 
     Of several filters each may close other nodes: of each, one node is looked at.
@@ -170,7 +183,7 @@ def facts_of_opening(candidates: Candidates, opening: Opening) -> Facts:
         "gates": ", ".join(opening.gates),
         "node": nodes.name[_nearest(candidates, rows)],
         "nodes": len(rows),
-        "beside_open": int(opening.beside_open),
+        "beside_open": int(opening.beside_open or opening.leaves_closed(idle)),
     }
     if "labels" not in opening.gates:
         wanted = candidates.query.request.node_selector

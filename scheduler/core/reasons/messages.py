@@ -338,7 +338,7 @@ def _topology_fragmented(facts: Facts) -> str:
         near = "on one node" if where == "node" else f"in one {where}"
         return (
             f"Needs {_amount(facts, 'needs')} {near}; {_number_of(facts, 'free')} fit now, "
-            f"but at most {most} {near}."
+            f"but at most {most} {near}.{' ' + nodes_unavailable(facts) if 'gates' in facts else ''}"
         )
     per_task, needs = _number(facts, "per_task"), _number(facts, "needs")
     each = f", {_number_of(facts, 'per_task')} on one node" if per_task != needs else " on one node"
@@ -378,7 +378,13 @@ def _waiting_for_resources(facts: Facts) -> str:
         f"Needs {_amount(facts, 'needs')}; {_number_of(facts, 'free')} of {_number_of(facts, 'total')} free"
     )
     if "ending" in facts:
-        text += f", {_number_of(facts, 'ending')} more by {_time(facts, 'ending_by_ms')} at the latest"
+        more, by = _number_of(facts, "ending"), _time(facts, "ending_by_ms")
+        # A job without a time limit has no latest end.
+        text += (
+            f", {more} more expected by {by}"
+            if "ending_expected" in facts
+            else f", {more} more by {by} at the latest"
+        )
     return text + "."
 
 

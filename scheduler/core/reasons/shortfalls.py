@@ -177,8 +177,13 @@ def _closed(candidates: Candidates, shape: Shape, opened: Bools) -> _Shortfall |
     if found is None:
         return None
     opening, facts = found
+    apart = _too_far_apart(candidates, shape)
+    if apart is not None:
+        return apart[0], apart[1] | facts  # enough fits now, but not near to each other: both are ways out
     if opening.gates == ("reserved",):
         query, cluster = candidates.query, candidates.workspace.cluster
+        if all(cluster.snapshot.reservations.id.item(row) < 0 for row in query.reservation_rows):
+            return None  # gangs gather nodes that are in use: `gathering_id`
         return ReasonCode.RESERVATION, _reservation_facts(query, cluster, opening.nodes)
     return ReasonCode.WAITING_FOR_RESOURCES, facts
 
@@ -385,6 +390,8 @@ def _resource_facts(
         last = min(last, int(running.searchsorted(running[-1])))  # all that ends is not enough
         facts["ending"] = int(running[last])
         facts["ending_by_ms"] = max(int(cluster.allocations.end_ms[rows[last]]), cluster.snapshot.now_ms)
+        if not cluster.allocations.has_limit[rows[: last + 1]].all():
+            facts["ending_expected"] = 1
     return facts
 
 

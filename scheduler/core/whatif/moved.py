@@ -72,15 +72,19 @@ def places_of(
     """Where each of these jobs would start, all of them moved together."""
     plan = plan_moved(snapshot, policy, jobs, closed=closed, plugins=plugins) if jobs else Plan()
     names = dict(zip(snapshot.nodes.id.tolist(), snapshot.nodes.name, strict=True))
-    return {job.number: _place(plan, job.number, names) for job in jobs}
+    return {job.number: _place(plan, job.number, names, closed) for job in jobs}
 
 
-def _place(plan: Plan, number: int, names: dict[int, str]) -> Place:
+def _place(plan: Plan, number: int, names: dict[int, str], closed: Collection[int]) -> Place:
     start = plan.start_of(number)
     if start is not None:
         return Place(tuple(names[node] for node in start.node_ids))
     decision = plan.decision_of(number)
-    return Place((), sentence(decision.reason, decision.facts))
+    # That the nodes which are to be drained have room tells nothing.
+    drained = {names[node] for node in closed if node in names}
+    told = dict(decision.facts).get("closed_node") not in drained
+    facts = [fact for fact in decision.facts if told or not fact[0].startswith("closed_")]
+    return Place((), sentence(decision.reason, facts))
 
 
 def waiting_again(
