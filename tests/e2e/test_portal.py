@@ -127,7 +127,9 @@ def test_a_job_that_waits_says_why_and_its_copy_can_be_changed(page: Page) -> No
     number = submit(page, "true", name="needs a label", node_selector="arch=riscv64")
 
     expect(page.get_by_text("lacks arch=riscv64").first).to_be_visible()
-    expect(page.locator("#job-sentence")).to_contain_text("Cannot start:")
+    expect(page.locator("#job-sentence")).to_contain_text(
+        "Blocked: No node that could hold the job has the label arch=riscv64."
+    )
     page.get_by_role("link", name=re.compile("Copy.*edit")).first.click()
     page.wait_for_url(f"**/submit/?copy={number}")
     page.locator("#f-node_selector").fill("")

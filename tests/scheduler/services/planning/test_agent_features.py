@@ -100,7 +100,9 @@ def test_an_agent_replaced_by_an_older_one_is_not_given_what_it_does_not_know(
     Job.objects.filter(pk=job.pk).update(eligible_at=timezone.now())
     run_cycle(cluster_id=portal.cluster.pk, trigger="test")
     job.refresh_from_db()
-    assert job.reason_text == f"2 nodes run an agent older than needed for {feature}; upgrade the agent."
+    assert job.reason_text == (
+        f"All 2 nodes that could hold the job run an agent older than needed for {feature}. Upgrade the agent."
+    )
 
     Node.objects.filter(pk=portal.n1.pk).update(cordoned=False)
     speak(PROTOCOL, portal.n1)

@@ -73,6 +73,7 @@ def test_a_gang_that_must_be_in_one_rack_waits_on_real_rows_too(world: SmallWorl
     job.refresh_from_db()
     assert (job.state, job.reason_code) == (JobState.QUEUED, "TopologyFragmented")
     assert (job.reason_details["largest"], job.reason_details["pack"]) == (2, "rack")
+    assert "node n3 is cordoned" in job.reason_text
     world.cluster.nodes.filter(name="n3").update(cordoned=False)
     world.plan()
 

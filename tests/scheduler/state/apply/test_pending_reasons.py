@@ -61,6 +61,11 @@ def test_every_waiting_job_gets_its_reason_and_keeps_it_unwritten_while_it_holds
     too_large.refresh_from_db()
     assert too_large.reason_category == "fix"
     again, plan = seen_and_planned(world)
+    assert written(plan, again, lease, at) == 3  # what has started runs now, and is expected to end
+    for job in waits:
+        job.refresh_from_db()
+        assert job.reason_text.startswith("Needs 2 GPUs; 0 of 2 free, 2 more expected by ")
+    again, plan = seen_and_planned(world)
     assert written(plan, again, lease, at) == 0
 
 
@@ -73,7 +78,9 @@ def test_a_reason_that_no_longer_holds_is_replaced_and_cleared_at_the_start(worl
     node = world.node("n1", cordoned=True)
     world.plan()
     job.refresh_from_db()
-    assert job.reason_text == "Needs 1 CPU; 0 of 16 free."
+    assert job.reason_text == (
+        "The only node that could hold the job (n1) is cordoned. Wait until an operator uncordons it."
+    )
 
     Node.objects.filter(pk=node.pk).update(cordoned=False)
     world.plan()
