@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import time_machine
 from django.utils import timezone
 
 from accounts.models import User
@@ -53,7 +54,7 @@ def _a_job(portal: Portal, dice: random.Random, project: Any) -> Job:
         return maybe(MOMENT + timedelta(seconds=dice.randrange(1, 10**6)))
 
     state = dice.choice(list(JobState))
-    waits = state in (JobState.QUEUED, JobState.HELD)
+    waits, deadline = state in (JobState.QUEUED, JobState.HELD), at()
     return JobFactory(
         project=project, user=portal.cast.owner, queue=portal.queue, state=state,
         name=dice.choice(["train", "Ünïcode 'quoted\" %s {x}", "a" * 200]), job_type=maybe("interactive", "batch"),
@@ -69,7 +70,8 @@ def _a_job(portal: Portal, dice: random.Random, project: Any) -> Job:
         saved_path=maybe("/save", ""), array_id=maybe(uuid.uuid4()), array_index=maybe(7), array_max_running=maybe(3),
         priority=dice.randrange(101), boost=maybe(5, 0), max_restarts=dice.randrange(4),
         boost_until_at=timezone.now() + timedelta(days=dice.choice([-1, 1])), preemptible=maybe(False, True),
-        created_at=MOMENT + timedelta(seconds=dice.randrange(10**6)), begin_at=at(), deadline_at=at(),
+        created_at=MOMENT + timedelta(seconds=dice.randrange(10**6)), begin_at=at(), deadline_at=deadline,
+        deadline_action=maybe("end", "none") if deadline else "none", wait_limit_seconds=maybe(600),
         eligible_at=at(), scheduled_at=at(), started_at=at(), expected_start_at=at(),
         completed_at=MOMENT if state in TERMINAL else None, exit_code=maybe(3), exit_signal=maybe(9),
         end_text=maybe("It ended.", ""), submitted_via=dice.choice(["api", "web"]),
@@ -120,11 +122,13 @@ def in_order(shown: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_page_says_of_each_job_what_its_objects_say(api: Api, portal: Portal, seed: int) -> None:
-    some_jobs(portal, seed)
+    # Between their deadlines, and at one moment: the outlook of a deadline counts seconds.
+    with time_machine.travel(MOMENT + timedelta(days=5), tick=False):
+        some_jobs(portal, seed)
 
-    page = api(portal.cast.owner).get(f"{JOBS}?limit=50").json()["results"]
+        page = api(portal.cast.owner).get(f"{JOBS}?limit=50").json()["results"]
 
-    whole = as_objects_show(visible_jobs(portal.cast.owner).order_by("-number"))
+        whole = as_objects_show(visible_jobs(portal.cast.owner).order_by("-number"))
     assert len(page) == 12
     assert in_order(page) == in_order(whole)
 
