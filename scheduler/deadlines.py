@@ -18,7 +18,7 @@ from scheduler.state.lifecycle.verdicts import duration
 
 
 class DeadlineState(StrEnum):
-    """How a job stands to its deadline."""
+    """Whether a job meets its deadline."""
 
     ON_TIME = "on-time"  # pending or running, and can end before it
     LATE = "late"  # pending or running, and is expected to end after it
@@ -44,7 +44,7 @@ class HasDeadline(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How a job stands to its deadline; `seconds` is by how much it is or will be late, negative before it."""
+    """Whether a job meets its deadline; `seconds` is by how much it is or will be late, negative before it."""
 
     state: DeadlineState
     seconds: int
@@ -52,7 +52,7 @@ class Outlook:
 
 
 def outlook(job: Any, now: datetime | None = None) -> Outlook | None:
-    """How a job stands to its deadline; None without one, and for a job that was cancelled before it.
+    """Whether a job meets its deadline; None without one, and for a job that was cancelled before it.
 
     The expected end is the expected start (median of the forecast, else the start that backfill promises, else now)
     plus the time limit. Without a time limit the end is unknown, and only a start after the deadline is late.

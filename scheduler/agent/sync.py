@@ -50,7 +50,7 @@ class ServerSync:
         self._table, self._link, self._inventory, self._gpus = table, link, inventory, gpus
         self._checkpoints, self._fetches = checkpoints, fetches
         self._lease_until = 0.0
-        #: Tasks that were told that their job has become smaller, with their epochs and the size.
+        #: Tasks whose file says that their job has become smaller, with their epochs and the size.
         self._worlds: dict[int, tuple[int, int]] = {}
         #: The tasks that the server did not know, at its last answer to `poll`.
         self._to_describe: list[list[int]] = []
@@ -64,8 +64,8 @@ class ServerSync:
             request["inventory"] = inventory
         asked = [self._table.get(task, epoch) for task, epoch in self._to_describe]
         known = {task for task, _ in request["known"]}
-        self._worlds = {task: told for task, told in self._worlds.items() if task in known}
-        request["worlds"] = [[task, *told] for task, told in self._worlds.items()]
+        self._worlds = {task: said for task, said in self._worlds.items() if task in known}
+        request["worlds"] = [[task, *said] for task, said in self._worlds.items()]
         if described := [entry.described() for entry in asked if entry is not None]:
             request["described"] = described
         answer = self._call(client, request)

@@ -65,7 +65,7 @@ class DeadlineLook:
 
 @register.filter
 def deadline(job: Any) -> DeadlineLook | None:
-    """How the job stands to its deadline; None without one."""
+    """Whether the job meets its deadline; None without one."""
     found = outlook(job)
     return DeadlineLook(labels.DEADLINES[found.state], found.text) if found is not None else None
 

@@ -19,7 +19,7 @@ _MODE: Final = 0o600
 def write_world(entry: LocalTask, size: int, ranks: str) -> bool:
     """Put the file in the place of an earlier one, whole or not at all; answers whether it is there.
 
-    The folder is the job's: no link in it is followed, and the file belongs to whoever the folder belongs to.
+    The folder is the job's: no link in it is followed, and the file belongs to the owner of the folder.
     """
     text = json.dumps({"size": size, "ranks": ranks, "attempt": entry.epoch}) + "\n"
     try:

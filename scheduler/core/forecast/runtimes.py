@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-#: So many of the last runs count.
+#: The number of recent runs that count.
 RECENT: Final = 20
 #: Fewer say nothing about the next one.
 LEAST: Final = 2

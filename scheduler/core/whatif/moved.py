@@ -82,8 +82,8 @@ def _place(plan: Plan, number: int, names: dict[int, str], closed: Collection[in
     decision = plan.decision_of(number)
     # That the nodes which are to be drained have room tells nothing.
     drained = {names[node] for node in closed if node in names}
-    told = dict(decision.facts).get("closed_node") not in drained
-    facts = [fact for fact in decision.facts if told or not fact[0].startswith("closed_")]
+    is_another = dict(decision.facts).get("closed_node") not in drained
+    facts = [fact for fact in decision.facts if is_another or not fact[0].startswith("closed_")]
     return Place((), sentence(decision.reason, facts))
 
 

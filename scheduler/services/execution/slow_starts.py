@@ -20,7 +20,7 @@ def note_slow_starts() -> int:
     """Make jobs starting that an agent has accepted and that have not begun; answers how many.
 
     Safe to call again and from several processes: jobs are locked before their attempts, and one that somebody else
-    has locked is left for the next call. It can begin, end or be stopped meanwhile.
+    has locked is left for the next call. It can begin, end or be stopped before.
     """
     found = run(_ACCEPTED, [SLOW_SECONDS, None])
     if not found:

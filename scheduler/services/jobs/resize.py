@@ -78,7 +78,7 @@ def _shrink(job: Job, attempt: Attempt, leaving: list[Task], *, by: User, reason
     audit.record(
         by=by, action="job.resize", thing=job, after={"fewer": len(ranks)}, reason=reason, project=job.project
     )
-    # Also to the nodes of those that stay: their processes are told the new size.
+    # Also to the nodes of those that stay: their processes read the new size.
     nodes = attempt.tasks.filter(state__in=LIVE_TASK).values_list("node_id", flat=True)
     outbox.announce(*{outbox.node_topic(node) for node in nodes}, outbox.CLUSTER_TOPIC)
 

@@ -50,7 +50,7 @@ _OF_MANY: Final[dict[Fate, str]] = {
 
 
 def words_of_many(fate: Fate, count: int) -> str:
-    """What becomes of so many jobs, without the number: `runs to its end`, `run to their end`."""
+    """What becomes of a number of jobs, without the number: `runs to its end`, `run to their end`."""
     return FATE_WORDS[fate] if count == 1 else _OF_MANY[fate]
 
 

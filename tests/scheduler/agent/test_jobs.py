@@ -330,9 +330,9 @@ def test_tasks_that_stay_are_told_how_many_they_are(world: World, start_agent: S
     resize_job(job=job, tasks=1, by=world.user)
     world.run_until(job, "completed")
 
-    size, told = world.output(job, "stdout", rank=0).decode().splitlines()
+    size, said = world.output(job, "stdout", rank=0).decode().splitlines()
     assert size == "2"
-    assert json.loads(told) == {"size": 1, "ranks": "0", "attempt": 1}
+    assert json.loads(said) == {"size": 1, "ranks": "0", "attempt": 1}
     world.assert_nothing_is_held()
 
 

@@ -60,7 +60,7 @@ def test_a_deadline_of_sbatch_ends_the_job_as_in_slurm(api: Api, cast: Cast) -> 
 
 
 def due(portal: Portal, *, ago: float, ended: float | None, state: str, waited: int = 10) -> Job:
-    """A job whose deadline was `ago` minutes ago; it ended so many minutes after it."""
+    """A job whose deadline was `ago` minutes ago; it ended `ended` minutes after it."""
     deadline = timezone.now() - timedelta(minutes=ago)
     created = deadline - timedelta(hours=1)
     job: Job = JobFactory.create(
@@ -96,9 +96,9 @@ def test_the_report_of_a_queue_counts_met_and_missed_and_by_how_much(
 
     client.force_login(portal.cast.owner)
     page = client.get(f"/queues/{portal.queue.pk}/deadlines/").content.decode()
-    assert f">{late.number} " in page
-    assert f">{runs.number} " in page
+    assert f"/jobs/{late.number}/" in page
+    assert f"/jobs/{runs.number}/" in page
     assert "40 % met" in page
     client.force_login(portal.cast.stranger)
-    assert f">{late.number} " not in client.get(f"/queues/{portal.queue.pk}/deadlines/").content.decode()
+    assert f"/jobs/{late.number}/" not in client.get(f"/queues/{portal.queue.pk}/deadlines/").content.decode()
     assert JobRequest.objects.count() == 8

@@ -52,10 +52,10 @@ def test_nodes_show_what_they_have_and_what_is_in_use(api: Api, portal: Portal) 
 def test_a_node_shows_its_facts_of_disk_and_secrets_beside_its_level(api: Api, portal: Portal) -> None:
     Node.objects.filter(pk=portal.n2.pk).update(isolation={"disk": True, "secrets_in_memory": False})
 
-    plain, told = (node["isolation"] for node in api(portal.cast.owner).get(f"{V1}/nodes").json()["results"])
+    plain, said = (node["isolation"] for node in api(portal.cast.owner).get(f"{V1}/nodes").json()["results"])
 
     assert (plain["disk"], plain["secrets_in_memory"]) == (False, None)
-    assert (told["level"], told["disk"], told["secrets_in_memory"]) == ("none", True, False)
+    assert (said["level"], said["disk"], said["secrets_in_memory"]) == ("none", True, False)
 
 
 def test_node_lists_take_as_many_queries_for_three_as_for_one(

@@ -32,8 +32,8 @@ def test_the_members_of_a_gang_are_listed_with_state_and_end(portal: Portal, api
 
     members = client.get(f"{JOBS}/{job.number}/members").json()["results"]
 
-    told = [(one["attempt"], one["rank"], one["node"], one["state"], one["exit_code"]) for one in members]
-    assert told == [(2, 0, "n1", "running", None), (2, 1, "n2", "failed", 3)]
+    said = [(one["attempt"], one["rank"], one["node"], one["state"], one["exit_code"]) for one in members]
+    assert said == [(2, 0, "n1", "running", None), (2, 1, "n2", "failed", 3)]
     assert api(portal.cast.stranger).get(f"{JOBS}/{job.number}/members").status_code == 404
 
 
@@ -65,6 +65,6 @@ def test_a_size_is_ordered_until_the_agent_knows_it_and_never_of_an_older_agent(
     worlds = orders_for(portal.n1, known).worlds
 
     assert [one[2:] for one in worlds] == [[2, "0-1"], [2, "0-1"]]
-    for told, left in ((None, 0), ({}, 2), ({worlds[0][0]: 2}, 1), ({one[0]: 2 for one in worlds}, 0)):
-        message = AgentMessage("key", "", "", 0, known=known, worlds=told)
+    for said, left in ((None, 0), ({}, 2), ({worlds[0][0]: 2}, 1), ({one[0]: 2 for one in worlds}, 0)):
+        message = AgentMessage("key", "", "", 0, known=known, worlds=said)
         assert len(_news(message, Orders(worlds=list(worlds))).worlds) == left

@@ -142,7 +142,7 @@ def test_a_head_that_waits_for_licences_keeps_its_turn() -> None:
 
 
 def with_a_budget(world: World, left_gpu_hours: float, hours: float) -> Snapshot:
-    """Project vision has so much left of 100 GPU hours, in a period that ends in so many hours."""
+    """Project vision has part of 100 GPU hours left, in a period that ends in some hours."""
     amount = 100 * HOUR_MS
     budget = BudgetColumns(
         id=[1], owner=["Autumn of project vision"], amount=[amount],

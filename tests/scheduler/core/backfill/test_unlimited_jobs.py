@@ -110,7 +110,7 @@ def an_open_world(seed: int) -> Snapshot:
             expected_end_ms=np.where(open_runs, 0, running.expected_end_ms),
             predicted_seconds=np.where(open_runs, lasts, 0),
         ),
-        # Those that wait run on for ever once they start: whoever let one into the way of the first would be seen.
+        # Those that wait run on for ever once they start: to let one into the way of the first would be seen.
         pending=replace(pending, time_limit_seconds=np.where(open_jobs, 0, pending.time_limit_seconds)),
     )
     if dice.random() < 0.5:

@@ -182,10 +182,10 @@ def test_without_fair_queueing_nothing_is_remembered_or_recorded() -> None:
 
     assert list(turns_after(ClusterIndex(world.snapshot), Policy(), [world.job("a0")])) == []
     assert "turns" not in header_of(world.snapshot)["groups"]
-    told = replace(world.snapshot, turns=remembered(TurnColumns(), [Turn(0, False, 1, 5, True)]))
-    again = decode_snapshot(encode_snapshot(told))
-    assert again == told
-    assert digest(plan_cycle(again, PROJECTS)) == digest(plan_cycle(told, PROJECTS))
+    known = replace(world.snapshot, turns=remembered(TurnColumns(), [Turn(0, False, 1, 5, True)]))
+    again = decode_snapshot(encode_snapshot(known))
+    assert again == known
+    assert digest(plan_cycle(again, PROJECTS)) == digest(plan_cycle(known, PROJECTS))
 
 
 @given(

@@ -86,12 +86,12 @@ def test_planning_again_on_the_applied_result_starts_and_stops_nothing(world: Sm
 
     assert again.started == 0
     after = list(Job.objects.order_by("number").values())
-    # Those that wait are told when what the first cycle started is expected to end: it runs only now.
-    told = {"reason_text", "reason_details", "reason_at"}
+    # The reasons of waiting jobs say when the jobs of the first cycle are expected to end: it runs only now.
+    changed = {"reason_text", "reason_details", "reason_at"}
     assert [
         {name for name, value in job.items() if value != was[name]}
         for was, job in zip(before, after, strict=True)
-    ] == [set(), set(), told, told, told]
+    ] == [set(), set(), changed, changed, changed]
     assert world.plan().started == 0
     assert list(Job.objects.order_by("number").values()) == after
 
