@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from scheduler.agent.protocol import TaskOrder
 from scheduler.agent.shim.folders.task_folders import TaskFolders
 from scheduler.agent.shim.folders.trash import Trash
-from tests.support.agents import wait_for
+from tests.support.agents import ROOT, wait_for
 from tests.support.shims import LoneShim
 
 pytestmark = pytest.mark.either
@@ -275,7 +276,25 @@ def test_guards_without_a_task_go_when_their_shim_is_killed(shim: LoneShim) -> N
     wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in guards))
 
 
+_IMPATIENT = """
+import sys
+from scheduler.agent.shim import __main__ as shim, guard_processes
+guard_processes.IDLE_SECONDS = 0.5
+sys.exit(shim.main(sys.argv[1:]))
+"""
+
+
 def test_guards_without_a_task_go_after_a_while(shim: LoneShim) -> None:
+    """A shim whose guards wait for half a second, not for half a minute."""
+    shim.kill_for_good()
+    impatient = subprocess.Popen(
+        [sys.executable, "-S", "-c", _IMPATIENT, str(shim.state)],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    wait_for(lambda: (shim.state / "keeper.lock").read_text().strip() == str(impatient.pid))
+    shim.restart()
+    shim.link.started.append(impatient)
     shim.start("1-1", "true")
     shim.wait("1-1")
     guard = shim.guard_pid("1-1")
