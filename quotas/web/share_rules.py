@@ -24,7 +24,7 @@ from quotas.services.share_rules import reset_share_rules, rules_version, rules_
 #: A field of the form: the rule, how many seconds one of its units has (0 = a plain number), and its words.
 _FIELDS: Final = (
     ("half_life", "half_life_seconds", 3600, "Half-life, hours",
-     "After so long, use counts half. From 1 minute (0.02) to 10,000 hours. Acts with the decay “half-life”."),
+     "After this time, use counts half. From 1 minute (0.02) to 10,000 hours. Acts with the decay “half-life”."),
     ("window", "window_seconds", 86_400, "Window, days",
      "Use before the window does not count. Up to 366 days; the window moves in steps of six hours."),
     ("gpu", "gpu_weight", 0, "Weight of a GPU-hour", "What an hour of one GPU counts; 0: GPUs do not count."),

@@ -206,4 +206,4 @@ def _funnel(found: WhyHere) -> tuple[Gate, ...]:
                     count.gate, GATE_WORDS.get(count.gate, f"are excluded by {count.gate}"), count.first, left
                 )
             )
-    return (*gates, Gate("fits", "were eligible", 0, found.eligible))
+    return (*gates, Gate("fits", "eligible", 0, found.eligible))
