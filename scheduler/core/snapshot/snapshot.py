@@ -403,10 +403,7 @@ class Snapshot:
         numbered = tuple(classes)
         pending = (pending or PendingColumns()).sorted_by_key()
         running = (running or RunningColumns()).sorted_by_key()
-        named = np.concatenate([pending.class_index, running.class_index])
-        if len(named) and not (0 <= int(named.min()) <= int(named.max()) < len(numbered)):
-            raise KeyError("a job names a request class that the snapshot does not have")
-        met = np.flatnonzero(np.bincount(named))
+        met = _classes_met(np.concatenate([pending.class_index, running.class_index]), len(numbered))
         kept, numbers = _canonical_classes(numbered, met)
         snapshot = cls(
             now_ms=now_ms,
@@ -456,6 +453,13 @@ LATER_GROUPS: Final = frozenset({"turns"})
 
 #: Groups in the order they are recorded.
 GROUPS: Final = tuple(f.name for f in fields(Snapshot) if f.name not in {"now_ms", "classes"})
+
+
+def _classes_met(named: Ints, count: int) -> Ints:
+    """The classes out of `count` that jobs name, ascending; raises KeyError for one that is not there."""
+    if len(named) and not (0 <= int(named.min()) <= int(named.max()) < count):
+        raise KeyError("a job names a request class that the snapshot does not have")
+    return np.flatnonzero(np.bincount(named))
 
 
 def _canonical_classes(classes: tuple[RequestClass, ...], met: Ints) -> tuple[tuple[RequestClass, ...], Ints]:
