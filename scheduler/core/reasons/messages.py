@@ -379,12 +379,7 @@ def _waiting_for_resources(facts: Facts) -> str:
     )
     if "ending" in facts:
         more, by = _number_of(facts, "ending"), _time(facts, "ending_by_ms")
-        # A job without a time limit has no latest end.
-        text += (
-            f", {more} more expected by {by}"
-            if "ending_expected" in facts
-            else f", {more} more by {by} at the latest"
-        )
+        text += f", {more} more by {by} at the latest"
     return text + "."
 
 

@@ -388,10 +388,10 @@ def _resource_facts(
             break
     if len(rows) and running[-1]:
         last = min(last, int(running.searchsorted(running[-1])))  # all that ends is not enough
-        facts["ending"] = int(running[last])
-        facts["ending_by_ms"] = max(int(cluster.allocations.end_ms[rows[last]]), cluster.snapshot.now_ms)
-        if not cluster.allocations.has_limit[rows[: last + 1]].all():
-            facts["ending_expected"] = 1
+        # An end that is only expected moves with every run: to say it would write the reason of all that wait anew.
+        if cluster.allocations.has_limit[rows[: last + 1]].all():
+            facts["ending"] = int(running[last])
+            facts["ending_by_ms"] = max(int(cluster.allocations.end_ms[rows[last]]), cluster.snapshot.now_ms)
     return facts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ def test_a_plan_says_what_moves_where_what_waits_and_what_is_lost(lab: Lab) -> N
     assert plan[moves.number].nodes == ("n2",)
     assert plan[moves.number].cost.save_seconds == 3
     assert plan[moves.number].cost.lost_seconds == 0
-    assert re.fullmatch(r"Needs 4 CPUs; 2 of 32 free, 10 more expected by \S+\.", plan[waits.number].why)
+    assert plan[waits.number].why == "Needs 4 CPUs; 2 of 32 free."
     assert plan[waits.number].cost.save_seconds is None
     assert plan[plain.number].cost.lost_seconds == pytest.approx(7200, abs=5)
     assert plan[once.number].cost.lost_seconds == pytest.approx(7200, abs=5)
