@@ -52,7 +52,7 @@ class Proposal:
 
     @property
     def payback_seconds(self) -> float | None:
-        """The time after which the jobs that start have used as many GPU-seconds as the move cost; None without GPUs."""
+        """When the jobs that start have used as many GPU-seconds as the move cost; None without GPUs."""
         return self.cost.gpu_seconds / self.started_gpus if self.started_gpus else None
 
 
