@@ -11,8 +11,10 @@ from pathlib import Path
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings.development")
+    from config.settings.at_start import require_settings
     from config.up.commands import servers_for
 
+    require_settings()
     if sys.argv[1:2] == ["up"]:
         # The supervisor runs without Django: it must stay small, and it starts the database Django needs.
         from config.up import main as up

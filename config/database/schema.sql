@@ -57,6 +57,7 @@
 -- migration django_celery_beat.0018_improve_crontab_helptext cef998b28b992aa5
 -- migration django_celery_beat.0019_alter_periodictasks_options 1b1a8ca535cb348c
 -- migration infra.0001_circuits af21268908b6221f
+-- migration infra.0003_inventory_circuit 5c408f91f2c936f9
 -- migration notifications.0001_initial dbdc26fa4ca5bdc0
 -- migration notifications.0002_outside_systems 7c4fe95c25d14fef
 -- migration notifications.0003_deadlines 70eb4e4b21b42a7d
@@ -2144,7 +2145,7 @@ CREATE TABLE public.infra_circuit (
     open_until timestamp with time zone,
     text character varying(500) DEFAULT ''::character varying NOT NULL,
     CONSTRAINT circuit_open_since_and_until CHECK ((((open_until IS NULL) AND (opened_at IS NULL)) OR ((open_until IS NOT NULL) AND (opened_at IS NOT NULL)))),
-    CONSTRAINT circuit_system_known CHECK (((system)::text = ANY ((ARRAY['storage'::character varying, 'mail'::character varying, 'quota'::character varying, 'webhook'::character varying])::text[]))),
+    CONSTRAINT circuit_system_known CHECK (((system)::text = ANY ((ARRAY['storage'::character varying, 'mail'::character varying, 'quota'::character varying, 'webhook'::character varying, 'inventory'::character varying])::text[]))),
     CONSTRAINT infra_circuit_failures_check CHECK ((failures >= 0))
 );
 

@@ -26,6 +26,7 @@ from scheduler.models import (
     SchedulerProfile,
 )
 from scheduler.services.cluster import named_rows, overcommit
+from scheduler.services.cluster.inventory_service import refuse_other_place
 from scheduler.services.cluster.taints import signed
 
 #: What may be written here, and who may: the policy of the site is the admins', the rest the operators'.
@@ -95,6 +96,8 @@ def save_settings(
         thing.save(update_fields=own)
     save_relations()
     named_rows.refuse_change(thing, before)
+    if isinstance(thing, Node):
+        refuse_other_place(thing, before)
     overcommit.recount(thing)
     old, new = audit.changed(before, settings_of(kind._default_manager.get(pk=thing.pk)))
     if old or new:
