@@ -8,7 +8,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import Any
 
-from muster import jobs, left_by_jobs, uploads
+from muster import configuration, jobs, left_by_jobs, uploads
 from muster.client import Client, Failed, plain
 from muster.submit import submit
 
@@ -50,7 +50,21 @@ def parser() -> ArgumentParser:
     _delete(checkpoints, "one checkpoint").add_argument("checkpoint", help="id or name")
     _uploads(_noun(nouns, "uploads", "folders that you have sent for jobs"))
     _submit(nouns)
+    _configuration(_noun(nouns, "configuration", "what operators set of the site, as a YAML file"))
     return root
+
+
+def _configuration(verbs: Any) -> None:
+    verbs.add_parser("export", help="print all that can be applied").set_defaults(do=configuration.export)
+    apply = verbs.add_parser("apply", help="make the site as a file says, all of it or nothing")
+    apply.add_argument("-f", "--file", required=True, help="the file; - reads standard input")
+    apply.add_argument("--reason", required=True, help="recorded in the audit trail")
+    apply.add_argument("--dry-run", action="store_true", help="only print what would change")
+    apply.add_argument(
+        "--prune", action="store_true", help="delete rows of the file's sections that it does not name"
+    )
+    apply.add_argument("--json", action="store_true", help="as the API answers")
+    apply.set_defaults(do=configuration.apply)
 
 
 def _uploads(verbs: Any) -> None:

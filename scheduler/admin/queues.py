@@ -196,7 +196,9 @@ def _object(value: Any) -> bool:
 
 _SHAPES: Final = {
     "tie_breakers": _Shape([], _texts, f"A list of names out of {', '.join(sorted(TIE_BREAKERS))}."),
-    "score_weights": _Shape({}, _whole_numbers, 'An object of whole numbers, such as {"gpu_fit": 3}.'),
+    "score_weights": _Shape(
+        {}, _whole_numbers, 'An object of whole numbers, such as {"placement_quality": 3}.'
+    ),
     "plugins": _Shape([], _texts, "A list of plugin names."),
     "options": _Shape({}, _object, 'An object, such as {"backfill_promises": 16}.'),
     "preemption": _Shape({}, _object, 'An object, such as {"grace_seconds": 120}.'),
@@ -229,7 +231,7 @@ class ProfileForm(SettingsForm):
             "strict_order": "Later jobs wait until every earlier one has started.",
             "options": 'Further options by name, such as {"backfill_promises": 16}; out of '
             f"{', '.join((*OPTIONS, ISOLATION))}.",
-            "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
+            "score_weights": 'Weights of sub-scores, such as {"placement_quality": 3}; empty: those of the placement.',
             "plugins": "A list of the names of installed plugins, in order.",
             "backfill": "How jobs may pass others that wait; the profile of the cluster decides, so choose none, or "
             "the cluster's, in the profile of a queue.",

@@ -24,6 +24,7 @@ from scheduler.api.checkpoints import job_checkpoints
 from scheduler.api.moves import drains, job_moves
 from scheduler.api.results import artifacts, working_folder
 from scheduler.api.submissions import uploads
+from scheduler.configuration.api import Configuration
 
 #: A job's number or id.
 JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
@@ -121,6 +122,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("topology", machines.Topology.as_view(), name="api-topology"),
     path("reservations", reservations.Reservations.as_view(), name="api-reservations"),
     path("reservations/<str:ref>", reservations.ReservationDetail.as_view(), name="api-reservation"),
+    path("configuration", Configuration.as_view(), name="api-configuration"),
     path("queue", queues.QueueSummary.as_view(), name="api-queue"),
     path("queues", queues.Queues.as_view(), name="api-queues"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts.models import AuditEvent
+from scheduler.admin.queues import ProfileForm
 from scheduler.models import Reservation
 from tests.scheduler.portal import Portal, a_portal
 
@@ -82,3 +84,24 @@ def test_a_right_that_is_missing_is_refused_with_a_page_and_a_row(client: Client
 
     assert client.post(url, {"post": "yes"}).status_code == 403
     assert not AuditEvent.objects.filter(action="queue.remove").exists()
+
+
+def test_finding_32_every_example_of_the_profile_form_is_accepted_by_the_form() -> None:
+    help_texts = {name: str(field.help_text) for name, field in ProfileForm.base_fields.items()}
+    examples = {
+        name: found[1]
+        for name, text in help_texts.items()
+        if (found := re.search(r"such as (\{.*?\})", text))
+    }
+    assert examples.keys() == {"score_weights", "options", "preemption"}
+
+    for name, example in examples.items():
+        values = {
+            "name": "tried",
+            "policy": "fifo",
+            "placement": "best_fit",
+            "backfill": "easy",
+            "reason": "try",
+        }
+        form = ProfileForm({**values, "preemption_enabled": "on", name: example})
+        assert form.is_valid(), (name, form.errors)
