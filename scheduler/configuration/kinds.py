@@ -16,7 +16,7 @@ from django.db import models
 
 from accounts.models import Project
 from scheduler.admin.base import SettingsForm
-from scheduler.admin.cluster import NodeForm
+from scheduler.admin.cluster import ClusterForm, NodeForm
 from scheduler.admin.queues import ProfileForm, QueueForm
 from scheduler.models import Cluster, Node, Partition, PriorityClass, Queue, SchedulerProfile
 
@@ -56,14 +56,7 @@ CLASSES: Final = Kind(
     "name",
 )
 PROFILES: Final = Kind("profiles", SchedulerProfile, ProfileForm, "name")
-CLUSTERS: Final = Kind(
-    "clusters",
-    Cluster,
-    _form(
-        Cluster, "slug", "name", "backend", "profile", "cpu_overcommit_percent", "memory_overcommit_percent"
-    ),
-    "slug",
-)
+CLUSTERS: Final = Kind("clusters", Cluster, ClusterForm, "slug")
 PARTITIONS: Final = Kind(
     "partitions",
     Partition,
