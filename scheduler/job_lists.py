@@ -98,6 +98,7 @@ class _Columns(NamedTuple):
     saved_at: datetime | None
     saved_path: str
     array_id: uuid.UUID | None
+    array_number: int | None
     array_index: int | None
     array_max_running: int | None
     restart_policy: str
@@ -143,6 +144,7 @@ class JobRow(_Columns):
 
     # What follows from the columns is said once, by the properties of the model.
     public_state: PublicState = Job.public_state  # type: ignore[assignment]
+    said_number: str = Job.said_number  # type: ignore[assignment]
     boost_now: int = Job.boost_now  # type: ignore[assignment]
     is_terminal: bool = Job.is_terminal  # type: ignore[assignment]
     is_pending: bool = Job.is_pending  # type: ignore[assignment]
@@ -268,6 +270,7 @@ class DependencyRow(NamedTuple):
     job_id: int
     on_id: int | None
     on_uuid: uuid.UUID | None
+    on_array: int | None
     data: str
     kind: str
     group: int
@@ -312,7 +315,7 @@ class ListedJob(NamedTuple):
 
 
 _DEPENDENCIES: Final = """
-SELECT d.job_id, d.on_id, other.uuid, d.data, d.kind, d."group", d.need, d.satisfied
+SELECT d.job_id, d.on_id, other.uuid, d.on_array, d.data, d.kind, d."group", d.need, d.satisfied
 FROM scheduler_jobdependency d LEFT JOIN scheduler_jobrequest other ON other.number = d.on_id
 WHERE d.job_id = ANY(%s::bigint[]) ORDER BY d.id
 """

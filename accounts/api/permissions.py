@@ -20,14 +20,15 @@ class ScopePermission(BasePermission):
     """Signed in, and with a token: that its scopes cover what the view asks for.
 
     A view says `required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}`; the name of a view set's
-    action (`"cancel"`) goes before the method. A method it does not name needs `admin`: forgetting closes.
+    action (`"cancel"`) goes before the method. A method it does not name needs `admin`: forgetting closes. What the
+    view has no handler for needs no scope: the answer is 405, whoever asks.
     A person signed in with a session has no scopes and needs none.
     """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not (request.user and request.user.is_authenticated):
             return False
-        if not isinstance(request.auth, ApiToken):
+        if not isinstance(request.auth, ApiToken) or request.method not in view.allowed_methods:
             return True
         needed = needed_scope(request.method or "GET", view)
         if covers(request.auth.scopes, needed):

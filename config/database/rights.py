@@ -81,7 +81,7 @@ _SCHEDULER: Final = {
     "scheduler_jobevent": DROP,
     "scheduler_jobmove": ALL,
     "scheduler_jobname": DROP,
-    "scheduler_jobrequest": DROP,
+    "scheduler_jobrequest": ALL,  # a trigger keeps what runs as it was submitted
     "scheduler_jointoken": EDIT,
     "scheduler_keptresult": ALL,
     "scheduler_lease": EDIT,

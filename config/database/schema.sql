@@ -148,6 +148,8 @@
 -- migration scheduler.0076_reasons_of_nodes 034fa69bf8fff5fc
 -- migration scheduler.0077_deadlines_and_waits 43227dc7c3470243
 -- migration scheduler.0078_look_at_deadlines a620e2e115591bf0
+-- migration scheduler.0087_requests_that_change 124f147a58ca8377
+-- migration scheduler.0088_arrays_by_number 7cd7c2ef41cdab1f
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
 
@@ -1404,6 +1406,15 @@ BEGIN
             MESSAGE = 'scheduler_jobevent may refer to this row of scheduler_job, which keeps its number: ' || (OLD.number);
 END $$;
 
+CREATE FUNCTION public.scheduler_jobrequest_in_array() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    NEW.array_number := coalesce((SELECT number FROM scheduler_jobrequest
+        WHERE array_id = NEW.array_id ORDER BY array_index LIMIT 1), NEW.number);
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION public.scheduler_jobrequest_named() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -1413,6 +1424,21 @@ BEGIN
     WHERE NOT EXISTS (SELECT FROM scheduler_jobname known WHERE known.name = added.name) ORDER BY 1
     ON CONFLICT (name) DO NOTHING;
     RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.scheduler_jobrequest_renamed() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO scheduler_jobname (name) VALUES (NEW.name) ON CONFLICT (name) DO NOTHING;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.scheduler_jobrequest_stays() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'job %: what was submitted to run does not change', OLD.number USING ERRCODE = 'check_violation';
 END $$;
 
 CREATE FUNCTION public.scheduler_priorityclass_named() RETURNS trigger
@@ -3400,8 +3426,9 @@ CREATE TABLE public.scheduler_jobdependency (
     data character varying(200) NOT NULL,
     "group" smallint NOT NULL,
     need smallint NOT NULL,
+    on_array bigint,
     CONSTRAINT dependency_not_on_itself CHECK ((NOT (job_id = on_id))),
-    CONSTRAINT dependency_on_one_thing CHECK (((((data)::text = ''::text) AND (on_id IS NOT NULL)) OR (((kind)::text = 'data'::text) AND (on_id IS NULL) AND (NOT ((data)::text = ''::text))))),
+    CONSTRAINT dependency_on_one_thing CHECK (((((data)::text = ''::text) AND (on_id IS NOT NULL) AND (on_array IS NULL)) OR (((data)::text = ''::text) AND (on_id IS NULL) AND (on_array IS NOT NULL)) OR (((kind)::text = 'data'::text) AND (on_id IS NULL) AND (on_array IS NULL) AND (NOT ((data)::text = ''::text))))),
     CONSTRAINT scheduler_jobdependency_group_check CHECK (("group" >= 0)),
     CONSTRAINT scheduler_jobdependency_need_check CHECK ((need >= 0))
 );
@@ -3551,6 +3578,7 @@ CREATE TABLE public.scheduler_jobrequest (
     upload uuid,
     deadline_action character varying(4) DEFAULT 'none'::character varying NOT NULL,
     wait_limit_seconds bigint,
+    array_number bigint,
     CONSTRAINT job_amounts_not_negative CHECK (((cpu_millis >= 0) AND (memory_mib >= 0) AND (storage_mib >= 0))),
     CONSTRAINT job_deadline_action_known CHECK ((((deadline_action)::text = 'none'::text) OR (((deadline_action)::text = 'end'::text) AND (deadline_at IS NOT NULL)))),
     CONSTRAINT job_has_tasks CHECK ((tasks >= 1)),
@@ -4895,6 +4923,8 @@ CREATE INDEX cycle_by_cluster ON public.scheduler_cycle USING btree (cluster_id,
 
 CREATE UNIQUE INDEX dependency_on_data_once ON public.scheduler_jobdependency USING btree (job_id, data, "group") WHERE (NOT ((data)::text = ''::text));
 
+CREATE INDEX dependency_open_array ON public.scheduler_jobdependency USING btree (on_array) WHERE ((on_array IS NOT NULL) AND (satisfied IS NULL));
+
 CREATE INDEX dependency_open_data ON public.scheduler_jobdependency USING btree (data) WHERE ((NOT ((data)::text = ''::text)) AND (satisfied IS NULL));
 
 CREATE INDEX django_admin_log_content_type_id_c4bce8eb ON public.django_admin_log USING btree (content_type_id);
@@ -5078,6 +5108,8 @@ CREATE INDEX request_by_type ON public.scheduler_jobrequest USING btree (job_typ
 CREATE INDEX request_by_upload ON public.scheduler_jobrequest USING btree (upload) WHERE (upload IS NOT NULL);
 
 CREATE INDEX request_by_whole_name ON public.scheduler_jobrequest USING btree (hashtext((name)::text));
+
+CREATE INDEX request_in_array ON public.scheduler_jobrequest USING btree (array_number, array_index) WHERE (array_number IS NOT NULL);
 
 CREATE INDEX request_waits_until ON public.scheduler_jobrequest USING btree (depends_until_at) WHERE (depends_until_at IS NOT NULL);
 
@@ -5419,6 +5451,12 @@ CREATE TRIGGER references_added AFTER INSERT ON public.scheduler_job REFERENCING
 CREATE TRIGGER references_added AFTER INSERT ON public.scheduler_jobevent REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_jobevent_added();
 
 CREATE TRIGGER references_added AFTER INSERT ON public.scheduler_task REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_task_added();
+
+CREATE TRIGGER request_in_array BEFORE INSERT ON public.scheduler_jobrequest FOR EACH ROW WHEN (((new.array_id IS NOT NULL) AND (new.array_number IS NULL))) EXECUTE FUNCTION public.scheduler_jobrequest_in_array();
+
+CREATE TRIGGER request_renamed AFTER UPDATE OF name ON public.scheduler_jobrequest FOR EACH ROW WHEN (((old.name)::text IS DISTINCT FROM (new.name)::text)) EXECUTE FUNCTION public.scheduler_jobrequest_renamed();
+
+CREATE TRIGGER request_stays BEFORE UPDATE OF uuid, command, script, env, secrets, upload, job_type, array_id, array_index, created_at, submitted_via, array_number ON public.scheduler_jobrequest FOR EACH ROW WHEN (((((((((((((old.uuid IS DISTINCT FROM new.uuid) OR (old.command IS DISTINCT FROM new.command)) OR (old.script IS DISTINCT FROM new.script)) OR (old.env IS DISTINCT FROM new.env)) OR (old.secrets IS DISTINCT FROM new.secrets)) OR (old.upload IS DISTINCT FROM new.upload)) OR ((old.job_type)::text IS DISTINCT FROM (new.job_type)::text)) OR (old.array_id IS DISTINCT FROM new.array_id)) OR (old.array_index IS DISTINCT FROM new.array_index)) OR (old.created_at IS DISTINCT FROM new.created_at)) OR ((old.submitted_via)::text IS DISTINCT FROM (new.submitted_via)::text)) OR ((old.array_number IS NOT NULL) AND (new.array_number IS DISTINCT FROM old.array_number)))) EXECUTE FUNCTION public.scheduler_jobrequest_stays();
 
 CREATE TRIGGER requests_named AFTER INSERT ON public.scheduler_jobrequest REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_jobrequest_named();
 

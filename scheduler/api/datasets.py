@@ -12,8 +12,7 @@ from rest_framework.response import Response
 from accounts.api.once import KEY
 from infra.api.rest import NewestFirst, check_known
 from infra.errors import NotFound
-from scheduler.api.base import ApiView, body_of, once, person
-from scheduler.api.jobs import reason_of
+from scheduler.api.base import ApiView, body_of, once, person, reason_of
 from scheduler.api.serializers import moment
 from scheduler.models import Dataset
 from scheduler.selectors import visible_datasets

@@ -51,7 +51,10 @@ class JobFilter(django_filters.FilterSet):
     reason_category = django_filters.ChoiceFilter(
         choices=[(c.value, c.value) for c in ReasonCategory], method="by_category"
     )
-    array_id = django_filters.UUIDFilter()
+    array_id = django_filters.NumberFilter(
+        field_name="array_number", decimal_places=0, min_value=1, max_value=2**63 - 1,
+        help_text="The number of an array: its elements.",
+    )  # fmt: skip
     node = django_filters.CharFilter(method="by_node", help_text="Jobs with an allocation on this node now.")
     label = django_filters.CharFilter(method="by_label", help_text="key or key=value; may be repeated.")
     count = django_filters.ChoiceFilter(

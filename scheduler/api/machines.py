@@ -16,9 +16,9 @@ from accounts.api.once import KEY
 from infra.api.rest import NewestFirst
 from quotas.core.gpu_models import slice_of
 from quotas.core.resources import MIB
-from scheduler.api.base import ApiView, once, person
+from scheduler.api.base import ApiView, once, person, reason_of
 from scheduler.api.filters import filtered
-from scheduler.api.jobs import ReasonBodySerializer, reason_of
+from scheduler.api.jobs import ReasonBodySerializer
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Device, Node

@@ -14,9 +14,8 @@ from rest_framework.response import Response
 
 from accounts.api.once import KEY
 from infra.api.rest import NewestFirst
-from scheduler.api.base import ApiView, body_of, once, person
+from scheduler.api.base import ApiView, body_of, once, person, reason_of
 from scheduler.api.filters import filtered
-from scheduler.api.jobs import reason_of
 from scheduler.api.serializers import moment
 from scheduler.models import Reservation
 from scheduler.selectors import visible_reservations

@@ -280,11 +280,8 @@ def squeue_row(job: Job, now: datetime) -> dict[str, Any]:
     nodes = list(dict.fromkeys(allocation.node.name for allocation in held))
     seconds = _elapsed(job, now)
     reason = REASONS.get(job.reason_code, "Resources") if job.is_pending else ""
-    job_id = str(job.number)
-    if job.array_index is not None:
-        job_id = f"{job.number}_{job.array_index}"
     return {
-        "job_id": job_id,
+        "job_id": job.said_number,
         "number": job.number,
         "partition": job.queue.slug,
         "name": job.name,

@@ -282,6 +282,11 @@ class Job(JobRequest):
         return f"{self.number} {self.name}"
 
     @property
+    def said_number(self) -> str:
+        """The number as people say it: `123_3` for an element of array 123."""
+        return said_number(self.number, self.array_number, self.array_index)
+
+    @property
     def public_state(self) -> PublicState:
         return PUBLIC[JobState(self.state)]
 
@@ -311,6 +316,11 @@ class Job(JobRequest):
         return self.state in ACTIVE
 
 
+def said_number(number: int, array_number: int | None, array_index: int | None) -> str:
+    """`123_3` for the element 3 of array 123, else the job's own number."""
+    return str(number) if array_number is None else f"{array_number}_{array_index}"
+
+
 class DependencyKind(models.TextChoices):
     """What must become of the other job, or that data are ready."""
 
@@ -322,13 +332,15 @@ class DependencyKind(models.TextChoices):
 
 
 class JobDependency(models.Model):
-    """One job waits for another, or for data of its project.
+    """One job waits for another, for all elements of an array, or for data of its project.
 
     Rows of one `group` belong together: `need` of them are enough. In group 0 each has to hold.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies", db_index=False)
     on = models.ForeignKey(Job, on_delete=models.CASCADE, null=True, related_name="dependants")
+    #: The number of an array whose elements are waited for, all of them.
+    on_array = models.BigIntegerField(null=True, blank=True)
     #: The name of a dataset, for kind `data`.
     data = models.CharField(max_length=200, blank=True)
     kind = models.CharField(max_length=12, choices=DependencyKind, default=DependencyKind.SUCCESS)
@@ -346,17 +358,24 @@ class JobDependency(models.Model):
             models.CheckConstraint(name="dependency_not_on_itself", condition=~Q(job=F("on"))),
             models.CheckConstraint(
                 name="dependency_on_one_thing",
-                condition=Q(on__isnull=False, data="") | (Q(on__isnull=True, kind="data") & ~Q(data="")),
+                condition=Q(on__isnull=False, on_array__isnull=True, data="")
+                | Q(on__isnull=True, on_array__isnull=False, data="")
+                | (Q(on__isnull=True, on_array__isnull=True, kind="data") & ~Q(data="")),
             ),
         ]
         indexes = [
             models.Index(
                 fields=["data"], name="dependency_open_data", condition=~Q(data="") & Q(satisfied=None)
             ),
+            models.Index(
+                fields=["on_array"],
+                name="dependency_open_array",
+                condition=Q(on_array__isnull=False, satisfied=None),
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.job_id} after {self.kind} of {self.on_id or self.data}"
+        return f"{self.job_id} after {self.kind} of {self.on_id or self.on_array or self.data}"
 
 
 class Dataset(models.Model):

@@ -81,7 +81,7 @@ def _submit(request: HttpRequest, user: User) -> HttpResponse:
         )
         return redirect("job", number=job.number)
     if job.array_id is not None:
-        messages.success(request, f"Array submitted; job {job.number} is its first.")
+        messages.success(request, f"Array {job.array_number} submitted; job {job.said_number} is its first.")
     late = outlook(job)
     if job.deadline_at and late is not None and late.state == DeadlineState.LATE:
         messages.warning(request, f"{late.text} Deadline: {written(job.deadline_at)}.")

@@ -11,8 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from scheduler.api.base import once, person
-from scheduler.api.jobs import JobView, ReasonBodySerializer, reason_of
+from scheduler.api.base import once, person, reason_of
+from scheduler.api.jobs import JobView, ReasonBodySerializer
 from scheduler.api.results.binary import ARCHIVE_ANSWERS, KIND, kind_of
 from scheduler.api.serializers import JobSerializer, moment
 from scheduler.models import Checkpoint, CheckpointReason, CheckpointState

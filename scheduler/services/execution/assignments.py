@@ -74,7 +74,7 @@ def _take(
         )
         for node_id, its in by_node.items()
     }
-    to_run = elements_to_run([job.job for job in by_attempt.values() if job.array_id is not None])
+    to_run = elements_to_run([job.job for job in by_attempt.values() if job.array_number is not None])
     for assignment in chain.from_iterable(given.values()):
         add_elements(assignment, to_run)
     wanted = {job.job: secrets_of_job(job) for job in by_attempt.values() if job.secrets != "[]"}
@@ -107,7 +107,7 @@ _START_TASKS: Final = "UPDATE scheduler_task SET state = 'starting' WHERE id = A
 _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
-    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint, r.storage_mib,
+    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_number, r.array_index, r.checkpoint, r.storage_mib,
     queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes,
     CASE WHEN a.epoch > 1 THEN (SELECT min(t.id) FROM scheduler_attempt e JOIN scheduler_task t ON t.attempt_id = e.id
         WHERE e.job_id = j.number) END,
@@ -149,7 +149,7 @@ class _AttemptRow(NamedTuple):
     cpu_limit_millis: int | None
     memory_limit_mib: int | None
     numa: str
-    array_id: UUID | None
+    array_number: int | None
     array_index: int | None
     checkpoint: str  # JSON
     storage_mib: int
@@ -289,8 +289,8 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["probes"] = json.loads(job.probes)
     if job.min_tasks is not None:
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
-    if job.array_id is not None and job.array_index is not None:
-        assignment["array_id"], assignment["array_index"] = str(job.array_id), job.array_index
+    if job.array_number is not None and job.array_index is not None:
+        assignment["array_id"], assignment["array_index"] = str(job.array_number), job.array_index
     if job.checkpoint != "{}":
         _add_checkpoint(assignment, job)
 

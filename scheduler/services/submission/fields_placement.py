@@ -11,6 +11,7 @@ from uuid import UUID
 from infra.plain_text import line_problem
 from scheduler.core.lifecycle import PackLevel
 from scheduler.core.snapshot.constraints import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
+from scheduler.models import JobRequest
 from scheduler.services.submission.declaration import (
     Kind,
     Schema,
@@ -257,10 +258,15 @@ def _preferred(inputs: Inputs, name: str) -> list[dict[str, Any]]:
 def _array(value: Any) -> str:
     if isinstance(value, str) and value.strip().lower() == "own":
         return "own"
+    number = read_integer(value)
+    rows = JobRequest.objects.filter(array_number=number).values_list("array_id", flat=True)
+    found = rows.first() if number is not None and 0 < number < 2**63 else None
+    if found is not None:
+        return str(found)
     try:
-        return str(UUID(str(value)))
+        return str(UUID(str(value)))  # as people wrote it before arrays had numbers
     except ValueError:
-        raise BadValue('Must be "own" or the array_id of an array') from None
+        raise BadValue('Must be "own" or the number of an array that there is') from None
 
 
 def _own_or_id(inputs: Inputs, name: str) -> str:
@@ -282,7 +288,7 @@ class JobSelector:
     )
     name: str = text("name", most=MAX_NAME, help="Jobs of this name.")
     array: str = declared(
-        "array", kind=Kind.TEXT, read=_own_or_id, default="", help='"own", or the array_id of an array.'
+        "array", kind=Kind.TEXT, read=_own_or_id, default="", help='"own", or the number of an array.'
     )
 
     def kept(self) -> dict[str, Any]:
