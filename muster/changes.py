@@ -18,7 +18,7 @@ _DONE = {
 
 
 def change(client: Client, asked: Namespace) -> None:
-    """Change fields of a job; one that changed meanwhile is read again by who asks."""
+    """Change fields of a job; a job that changes between the read and the change is refused."""
     path = f"jobs/{asked.job}"
     body = dict(map(setting, asked.set))
     if asked.reason:
@@ -114,7 +114,7 @@ def many(client: Client, asked: Namespace) -> None:
     print(f"{answer['matched']:,} matched: {answer['done']:,} {word}, {answer['unchanged']:,} were so already, "
           f"{answer['refused']:,} refused")  # fmt: skip
     for one in answer["refusals"]:
-        print(plain(one["detail"]), file=sys.stderr)
+        print(plain(f"{one['job_id']}: {one['detail']}"), file=sys.stderr)
     if answer["left"]:
         print(f"{answer['left']:,} more match", file=sys.stderr)
 

@@ -52,7 +52,7 @@ class JobFilter(django_filters.FilterSet):
         choices=[(c.value, c.value) for c in ReasonCategory], method="by_category"
     )
     array_id = django_filters.NumberFilter(
-        field_name="array_number", decimal_places=0, min_value=1, max_value=2**63 - 1,
+        method="by_array", decimal_places=0, min_value=1, max_value=2**63 - 1,
         help_text="The number of an array: its elements.",
     )  # fmt: skip
     node = django_filters.CharFilter(method="by_node", help_text="Jobs with an allocation on this node now.")
@@ -108,6 +108,9 @@ class JobFilter(django_filters.FilterSet):
 
     def by_deadline(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         return in_deadline_state(jobs, value)
+
+    def by_array(self, jobs: JobQuerySet, name: str, value: Any) -> JobQuerySet:
+        return jobs.of_array(int(value))
 
     def by_node(self, jobs: JobQuerySet, name: str, value: str) -> JobQuerySet:
         held = Allocation.objects.held().filter(node__name=value)

@@ -114,6 +114,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         found._arms = ()
         return found
 
+    def of_array(self, number: int) -> JobQuerySet:
+        """The elements of an array by its number; these are looked up first and meant by their own numbers."""
+        rows = JobRequest.objects.filter(array_number=number).order_by()
+        found = self.filter(number__any_of=list(rows.values_list("number", flat=True)))
+        found._arms = ()
+        return found
+
     def called(self, text: str, *others: Q) -> JobQuerySet:
         """Whose names contain this, in any case, or that one of the others holds for."""
         asked = Q(name__icontains=text)

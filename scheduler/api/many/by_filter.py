@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -53,6 +53,7 @@ class ActSerializer(serializers.Serializer[Any]):
 
 class RefusalSerializer(serializers.Serializer[Any]):
     number = serializers.IntegerField()
+    job_id = serializers.CharField(help_text="123_3 for an element of an array.")
     detail = serializers.CharField()
 
 
@@ -112,11 +113,22 @@ class ActOnJobs(ApiView):
             {
                 "matched": result.matched, "done": len(outcome.done), "unchanged": len(outcome.unchanged),
                 "refused": len(outcome.refused),
-                "refusals": [{"number": number, "detail": detail} for number, detail in refusals],
+                "refusals": _refusals(refusals),
                 "left": result.left, "last": result.last, "dry_run": dry_run,
             },
             status=status.HTTP_200_OK,
         )  # fmt: skip
+
+
+def _refusals(refused: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
+    """The refusals with what each job is called."""
+    rows = Job.objects.filter(pk__in=[number for number, _ in refused]).select_related(None)
+    called = {job.number: job.said_number for job in rows.only("number", "array_number", "array_index")}
+    return [
+        {"number": number, "job_id": called[number], "detail": why}
+        for number, why in refused
+        if number in called
+    ]
 
 
 def _found(inputs: Inputs, given: Mapping[str, Any], request: Request) -> Any:

@@ -17,37 +17,40 @@ from infra.db.prepared import ask
 from infra.errors import Conflict, FieldProblem, InvalidInput, NotFound
 from scheduler import outbox
 from scheduler.core.lifecycle import PUBLIC, JobState, PublicState
-from scheduler.models import Job
+from scheduler.models import Job, JobRequest
 from scheduler.selectors import visible_jobs
 from scheduler.services.changes.many import Outcome, act_on_many
-from scheduler.state.db.sql import run
+from scheduler.state.db.sql import int_array, run
 
 _STATES: Final = """
 SELECT job.state, job.held_by, count(*), min(job.started_at), max(job.completed_at)
-FROM scheduler_jobrequest request JOIN scheduler_job job ON job.number = request.number
-WHERE request.array_number = %s::bigint GROUP BY 1, 2
+FROM scheduler_job job WHERE job.number = ANY(ARRAY(
+    SELECT request.number FROM scheduler_jobrequest request WHERE request.array_number = %s::bigint)) GROUP BY 1, 2
 """
-_INDICES: Final = """
-SELECT coalesce(sum(coalesce(cardinality(listed.indices), 1)), 0)
-FROM scheduler_jobrequest request LEFT JOIN scheduler_jobelements listed ON listed.job_id = request.number
-WHERE request.array_number = %s::bigint
+#: How many more indices its jobs have than there are jobs.
+_SHARED: Final = """
+SELECT coalesce(sum(cardinality(listed.indices) - 1), 0) FROM scheduler_jobelements listed
+WHERE listed.job_id = ANY(ARRAY(
+    SELECT request.number FROM scheduler_jobrequest request WHERE request.array_number = %s::bigint))
 """
 #: Elements in their order, as every verb locks jobs.
 _LOCK_OPEN: Final = """
-SELECT job.number FROM scheduler_job job JOIN scheduler_jobrequest request ON request.number = job.number
-WHERE request.array_number = %s AND job.outcome IS NULL ORDER BY job.number FOR NO KEY UPDATE OF job
+SELECT job.number FROM scheduler_job job WHERE job.outcome IS NULL AND job.number = ANY(ARRAY(
+    SELECT request.number FROM scheduler_jobrequest request WHERE request.array_number = %s))
+ORDER BY job.number FOR NO KEY UPDATE OF job
 """
 _THROTTLE: Final = """
 WITH changed AS (
     UPDATE scheduler_jobrequest SET array_max_running = %(most)s
-    WHERE number = ANY(%(numbers)s) AND array_max_running IS DISTINCT FROM %(most)s RETURNING number
+    WHERE number = ANY(%(numbers)s::bigint[]) AND array_max_running IS DISTINCT FROM %(most)s RETURNING number
 ), noticed AS (
-    UPDATE scheduler_job SET generation = generation + 1 WHERE number IN (SELECT number FROM changed)
-    RETURNING number, epoch
+    UPDATE scheduler_job SET generation = generation + 1
+    WHERE number = ANY(%(numbers)s::bigint[]) AND state IN ('queued', 'reserved')
+), first AS (
+    INSERT INTO scheduler_jobevent (job_id, at, kind, because, actor_id, details)
+    SELECT min(number), %(at)s, 'array.changed', %(because)s, %(by)s, '{}'::jsonb FROM changed HAVING count(*) > 0
 )
-INSERT INTO scheduler_jobevent (job_id, at, kind, because, epoch, actor_id, details)
-SELECT number, %(at)s, 'job.changed', %(because)s, nullif(epoch, 0), %(by)s, '{}'::jsonb FROM noticed ORDER BY number
-RETURNING job_id
+SELECT count(*) FROM changed
 """
 
 
@@ -83,7 +86,9 @@ class ArrayOverview:
 
 def array_by_number(user: User, number: int) -> Job:
     """The first job of an array that the person can see; raises NotFound for any other number."""
-    first = visible_jobs(user).filter(array_number=number).order_by("array_index").first()
+    rows = JobRequest.objects.filter(array_number=number).order_by("array_number", "array_index")
+    key = rows.values_list("number", flat=True).first() if 0 < number < 2**63 else None
+    first = visible_jobs(user).filter(number=key).first() if key is not None else None
     if first is None:
         raise NotFound(
             f"There is no array {number}, or you may not see it.",
@@ -110,7 +115,7 @@ def overview(first: Job) -> ArrayOverview:
     jobs = sum(by_state.values())
     over = sum(by_state[s] for s in (PublicState.COMPLETED, PublicState.FAILED, PublicState.CANCELLED))
     return ArrayOverview(
-        number=number, first=first, elements=int(ask(_INDICES, [number])[0][0]), jobs=jobs, by_state=by_state,
+        number=number, first=first, elements=jobs + int(ask(_SHARED, [number])[0][0]), jobs=jobs, by_state=by_state,
         held=held, held_by_admin=held_by_admin, started_at=min(started, default=None),
         completed_at=max(ended, default=None) if over == jobs else None,
     )  # fmt: skip
@@ -131,8 +136,9 @@ def act_on_array(verb: str, first: Job, *, by: User, reason: str = "") -> Outcom
     thing = audit.Thing("array", str(number), f"array {number} {first.name}"[:200])
     outcome = act_on_many(verb, numbers, by=by, reason=reason, thing=thing)
     if not outcome.done and not outcome.unchanged:
+        why = next(iter(outcome.refused.values()), "")
         raise Conflict(
-            message=f"No element of array {number} can be {_WORDS[verb]}. {next(iter(outcome.refused.values()))}",
+            message=f"No element of array {number} can be {_WORDS[verb]}. The first: {why}",
             way_out=f"GET /api/v1/arrays/{number} shows the states of the elements.",
         )
     return outcome
@@ -161,7 +167,7 @@ def throttle_array(first: Job, *, most: int | None, by: User, reason: str = "") 
                 message=f"All elements of array {number} have ended.",
                 way_out="There is nothing left to limit.",
             )
-        changed = len(run(_THROTTLE, {**values, "numbers": numbers}))
+        changed = int(run(_THROTTLE, {**values, "numbers": int_array(numbers)})[0][0])
         if changed:
             outbox.announce(
                 outbox.user_topic(first.user_id), outbox.project_topic(first.project_id), outbox.QUEUES_TOPIC

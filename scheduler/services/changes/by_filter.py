@@ -87,7 +87,7 @@ def _one_by_one(verb: Callable[[Job], Any], numbers: Sequence[int], by: User, dr
         except MusterError as error:
             if not dry_run:
                 audit.record_refusal(error, by=by)
-            outcome.refused[job.number] = f"{job.said_number}: {error.message}"
+            outcome.refused[job.number] = error.message
             continue
         (outcome.done if changed.generation != before else outcome.unchanged).append(job.number)
     return outcome

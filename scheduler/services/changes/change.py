@@ -26,7 +26,7 @@ from scheduler.state.lifecycle.dependencies import conditions_of, not_evaluated,
 from scheduler.state.lifecycle.transitions import announce_job, record_event
 
 CHANGED_EVENT: Final = "job.changed"
-#: Whoever changes what a job waits for is the only one to do so until the transaction ends: no circle comes about.
+#: One change of dependencies at a time, until its transaction ends: two could make a circle together.
 _WAITS_LOCK: Final = 0x4D45_5741
 
 #: What waits, from some jobs on, for this one: by jobs and by arrays, as far as their ends are open.

@@ -1,6 +1,8 @@
 """One verb on many jobs in one transaction, with statements for all of them: cancel, hold, release.
 
-Each job is judged on its own: what may not be done to one, or makes no sense in its state, keeps no other from it.
+Jobs that are alike (whose, in which state, held by whom) are judged together: what may not be done to some, or makes no
+sense in their state, keeps no others from it. Numbers of jobs stay in the form in which the database gives and takes
+them, since ten thousand of them cost more in Python than there.
 """
 
 from __future__ import annotations
@@ -9,19 +11,18 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.db import transaction
-from django.db.models import F
 from django.utils import timezone
+from psycopg.types.json import Jsonb
 
 from accounts import permissions
 from accounts.models import Project, User
 from accounts.services import audit
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, PUBLIC, TERMINAL, JobState, StopReason
-from scheduler.models import Allocation, Attempt, Job, JobDependency
-from scheduler.models.job import said_number
+from scheduler.models import Allocation, Attempt, Job
 from scheduler.services.jobs.verbs import HOLDERS, may_release, queue_again
 from scheduler.services.jobs.write_jobs import held_reason
 from scheduler.state.db.query import RowQuery
@@ -29,62 +30,79 @@ from scheduler.state.db.sql import int_array, run
 from scheduler.state.lifecycle.dependencies import EndedJob, not_evaluated, resolve_dependants
 from scheduler.state.lifecycle.transitions import NO_REASON
 
-_NEXT_GENERATION: Final = F("generation") + 1
 #: Numbers of jobs that an audit row names; it counts the others.
 MOST_NAMED: Final = 1000
+#: Up to this number, the change of each job is announced to its page; with more, only to lists.
+MOST_ANNOUNCED: Final = 1000
 
 
-class LockedJob(NamedTuple):
-    """What a verb has to know of a job; nobody else moves the job until the transaction ends."""
+class Alike(NamedTuple):
+    """Jobs that a verb judges alike; nobody else moves them until the transaction ends."""
 
-    number: int
-    array_number: int | None
-    array_index: int | None
     state: str
     held_by: str
     user_id: int
     project_id: int
     cluster_id: int
-    saved_at: datetime | None
+    count: int
+    first: int
+    #: Their numbers, as the text of an array.
+    listed: str
 
     @property
-    def called(self) -> str:
-        return said_number(self.number, self.array_number, self.array_index)
+    def numbers(self) -> list[int]:
+        return [int(number) for number in self.listed[1:-1].split(",")]
 
 
-_LOCKED: Final = RowQuery(
-    LockedJob,
+_ALIKE: Final = RowQuery(
+    Alike,
     {
-        "number": "job.number",
-        "array_number": "request.array_number",
-        "array_index": "request.array_index",
-        "state": "job.state",
-        "held_by": "job.held_by",
-        "user_id": "job.user_id",
-        "project_id": "job.project_id",
+        "state": "locked.state",
+        "held_by": "locked.held_by",
+        "user_id": "locked.user_id",
+        "project_id": "locked.project_id",
         "cluster_id": "queue.cluster_id",
-        "saved_at": "job.saved_at",
+        "count": "count(*)",
+        "first": "min(locked.number)",
+        "listed": "array_agg(locked.number ORDER BY locked.number)::text",
     },
-    """SELECT {columns}
-FROM scheduler_job job JOIN scheduler_jobrequest request ON request.number = job.number
-    JOIN scheduler_queue queue ON queue.id = job.queue_id
-WHERE job.number = ANY(%s::bigint[]) ORDER BY job.number FOR NO KEY UPDATE OF job""",
+    """WITH locked AS MATERIALIZED (
+    SELECT number, state, held_by, user_id, project_id, queue_id FROM scheduler_job
+    WHERE number = ANY(%s::bigint[]) ORDER BY number FOR NO KEY UPDATE
 )
-_EVENTS: Final = """
+SELECT {columns} FROM locked JOIN scheduler_queue queue ON queue.id = locked.queue_id
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 7""",
+)
+#: Moves jobs and writes the event of each.
+_MOVE: Final = """
+WITH moved AS (
+    UPDATE scheduler_job job SET state = %(state)s, generation = generation + 1, {columns}
+    FROM scheduler_jobrequest request
+    WHERE job.number = ANY(%(numbers)s::bigint[]) AND request.number = job.number RETURNING job.number, job.epoch
+)
 INSERT INTO scheduler_jobevent (job_id, at, kind, because, epoch, actor_id, details)
-SELECT number, %s, %s, %s, nullif(epoch, 0), %s, '{}'::jsonb FROM scheduler_job
-WHERE number = ANY(%s::bigint[]) ORDER BY number
+SELECT number, %(at)s, %(kind)s, %(because)s, nullif(epoch, 0), %(by)s, '{{}}'::jsonb FROM moved ORDER BY number
 """
-#: A released job with a begin time is eligible then.
-_WAIT_FOR_THEIR_TIME: Final = """
-UPDATE scheduler_job job SET eligible_at = request.begin_at FROM scheduler_jobrequest request
-WHERE request.number = job.number AND job.number = ANY(%s::bigint[]) AND request.begin_at > %s
+#: Of jobs that are over now: those that somebody waits for, and one of each array that somebody waits for.
+_WAITED_FOR: Final = """
+SELECT job.number, job.state, job.saved_at FROM scheduler_job job WHERE job.number = ANY(ARRAY(
+    SELECT edge.on_id FROM scheduler_jobdependency edge
+    WHERE edge.on_id = ANY(%(numbers)s::bigint[]) AND edge.satisfied IS NULL
+    UNION SELECT min(request.number) FROM scheduler_jobrequest request
+    WHERE request.number = ANY(%(numbers)s::bigint[]) AND request.array_number = ANY(ARRAY(
+        SELECT edge.on_array FROM scheduler_jobdependency edge
+        WHERE edge.on_array IS NOT NULL AND edge.satisfied IS NULL))
+    GROUP BY request.array_number))
+"""
+_WAIT_FOR_OTHERS: Final = """
+SELECT DISTINCT edge.job_id FROM scheduler_jobdependency edge
+WHERE edge.job_id = ANY(%s::bigint[]) AND edge.satisfied IS NOT TRUE
 """
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of each job: numbers of those that were changed or were so already, and refusals by number."""
+    """What became of each job: numbers of those that were changed or were so already, and why others were not."""
 
     done: list[int] = field(default_factory=list)
     unchanged: list[int] = field(default_factory=list)
@@ -96,6 +114,10 @@ class Outcome:
         self.unchanged += other.unchanged
         self.refused |= other.refused
 
+    def refuse(self, jobs: Alike, why: str) -> None:
+        """Keep why these were not changed: a sentence that begins with what they are."""
+        self.refused |= dict.fromkeys(jobs.numbers, why)
+
 
 def act_on_many(
     verb: str,
@@ -106,38 +128,34 @@ def act_on_many(
     thing: audit.Thing,
     dry_run: bool = False,
 ) -> Outcome:
-    """Cancel, hold or release these jobs, whom `by` can see; one transaction, an event each, one audit row a project.
+    """Cancel, hold or release these jobs, which `by` can see; one transaction, an event each, one audit row a project.
 
     With `dry_run` nothing is written, and the outcome is what it would be at this moment.
     """
     with transaction.atomic():
-        jobs = _LOCKED.read(run(_LOCKED.sql(), [int_array(numbers)]))
+        found = _ALIKE.read(run(_ALIKE.sql(), [int_array(numbers)]))
         outcome = Outcome()
-        allowed = _allowed(verb, jobs, by, outcome)
-        act = _VERBS[verb](allowed, by=by, reason=reason, outcome=outcome)
+        act = _VERBS[verb](_allowed(verb, found, by, outcome), by=by, reason=reason, outcome=outcome)
         if not dry_run and act.moves:
             act.write()
-            outbox.announce_jobs(act.jobs)
+            _announce(act.jobs)
             _audit(verb, act.jobs, by=by, reason=reason, thing=thing)
+    outcome.done.sort()
     return outcome
 
 
-def _allowed(verb: str, jobs: Iterable[LockedJob], by: User, outcome: Outcome) -> list[LockedJob]:
+def _allowed(verb: str, found: Iterable[Alike], by: User, outcome: Outcome) -> list[Alike]:
     """Those that the person may do this to; the others are refused."""
-    jobs = list(jobs)
-    projects = Project.objects.in_bulk({job.project_id for job in jobs})
+    found = list(found)
+    projects = Project.objects.in_bulk({jobs.project_id for jobs in found})
     roles = permissions.roles_of(by, project_ids=list(projects))
-    answers: dict[tuple[int, int], bool] = {}
     allowed = []
-    for job in jobs:
-        key = (job.project_id, job.user_id)
-        if key not in answers:
-            owned = _Owned(job.project_id, projects[job.project_id], job.user_id)
-            answers[key] = permissions.may(by, verb, owned, roles=roles)
-        if answers[key]:
-            allowed.append(job)
+    for jobs in found:
+        owned = _Owned(jobs.project_id, projects[jobs.project_id], jobs.user_id)
+        if permissions.may(by, verb, owned, roles=roles):
+            allowed.append(jobs)
         else:
-            outcome.refused[job.number] = f"You do not have permission to {verb} job {job.called}."
+            outcome.refuse(jobs, f"You do not have permission to {verb} it.")
     return allowed
 
 
@@ -150,51 +168,69 @@ class _Owned(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """Jobs that become the same, with the same columns."""
+    """Jobs that become the same, with the same columns; a column is a value, or an expression where it is a `_Sql`."""
 
     to: JobState
-    jobs: Sequence[LockedJob]
+    jobs: Sequence[Alike]
     columns: Mapping[str, Any]
+
+
+class _Sql(NamedTuple):
+    """An expression of a column, with the names of `_MOVE`."""
+
+    text: str
 
 
 class _Act:
     """What a verb is about to do to the jobs it is allowed for; `write` does it."""
 
-    def __init__(self, jobs: Sequence[LockedJob], *, by: User, reason: str, outcome: Outcome) -> None:
+    WORD: ClassVar = ""
+
+    def __init__(self, found: Sequence[Alike], *, by: User, reason: str, outcome: Outcome) -> None:
         self.by, self.reason, self.outcome, self.at = by, reason, outcome, timezone.now()
         self.because = f"{self.WORD} by {by.username}" + (f": {reason}" if reason else "")
-        self.moves = [move for move in self.choose(jobs) if move.jobs]
-        self.jobs = [job for move in self.moves for job in move.jobs]
-        outcome.done += sorted(job.number for job in self.jobs)
+        self.moves = [move for move in self.choose(found) if move.jobs]
+        self.jobs = [jobs for move in self.moves for jobs in move.jobs]
+        for jobs in self.jobs:
+            outcome.done += jobs.numbers
 
-    WORD = ""
-
-    def choose(self, jobs: Sequence[LockedJob]) -> list[_Move]:
+    def choose(self, found: Sequence[Alike]) -> list[_Move]:
         """Which jobs become what; refusals and jobs that are so already go into the outcome."""
         raise NotImplementedError
 
     def write(self) -> None:
         """Move the jobs, with an event each."""
         for move in self.moves:
-            numbers = [job.number for job in move.jobs]
-            moved = Job.objects.filter(pk__in=numbers)
-            moved.update(state=move.to, generation=_NEXT_GENERATION, **move.columns)
-            run(_EVENTS, [self.at, f"job.{move.to}", self.because[:300], self.by.pk, int_array(numbers)])
+            self.move(move, _all_of(move.jobs))
+
+    def move(self, move: _Move, numbers: str) -> None:
+        """Move these of its jobs."""
+        values = {name: value for name, value in move.columns.items() if not isinstance(value, _Sql)}
+        columns = ", ".join(
+            f"{name} = {value.text if isinstance(value, _Sql) else f'%({name})s'}"
+            for name, value in move.columns.items()
+        )
+        plain = {name: Jsonb(value) if isinstance(value, dict) else value for name, value in values.items()}
+        words = {
+            "state": move.to.value, "numbers": numbers, "at": self.at, "kind": f"job.{move.to}",
+            "because": self.because[:300], "by": self.by.pk,
+        }  # fmt: skip
+        run(_MOVE.format(columns=columns), {**plain, **words})
 
 
 class _Cancel(_Act):
     WORD = "cancelled"
 
-    def choose(self, jobs: Sequence[LockedJob]) -> list[_Move]:
-        pending: list[LockedJob] = []
-        active: list[LockedJob] = []
-        for job in jobs:
-            if job.state in (JobState.CANCELLED, JobState.STOPPING):
-                self.outcome.unchanged.append(job.number)
-            elif job.state in TERMINAL:
-                self.outcome.refused[job.number] = f"Job {job.called} has {job.state} already."
+    def choose(self, found: Sequence[Alike]) -> list[_Move]:
+        pending: list[Alike] = []
+        active: list[Alike] = []
+        for jobs in found:
+            if jobs.state in (JobState.CANCELLED, JobState.STOPPING):
+                self.outcome.unchanged += jobs.numbers
+            elif jobs.state in TERMINAL:
+                self.outcome.refuse(jobs, f"Has {jobs.state} already.")
             else:
-                (active if job.state in ACTIVE else pending).append(job)
+                (active if jobs.state in ACTIVE else pending).append(jobs)
         ended = {"completed_at": self.at, "end_text": self.because[:300]}
         return [
             _Move(JobState.CANCELLED, pending, NO_REASON | ended),
@@ -204,11 +240,11 @@ class _Cancel(_Act):
     def write(self) -> None:
         super().write()
         for move in self.moves:
-            numbers = [job.number for job in move.jobs]
+            numbers = _all_of(move.jobs)
             if move.to == JobState.STOPPING:
-                _ask_to_end(numbers, at=self.at)
+                _ask_to_end([number for jobs in move.jobs for number in jobs.numbers], at=self.at)
                 continue
-            ended = [EndedJob(job.number, JobState.CANCELLED, job.saved_at) for job in move.jobs]
+            ended = [EndedJob(*row) for row in run(_WAITED_FOR, {"numbers": numbers})]
             for cluster_id in resolve_dependants(ended, at=self.at):
                 outbox.wake_planner(cluster_id, trigger="dependency")
 
@@ -216,18 +252,18 @@ class _Cancel(_Act):
 class _Hold(_Act):
     WORD = "held"
 
-    def choose(self, jobs: Sequence[LockedJob]) -> list[_Move]:
-        by_holder: dict[str, list[LockedJob]] = defaultdict(list)
-        for job in jobs:
-            holder = "user" if job.user_id == self.by.pk else "admin" if self.by.is_operator else "lead"
-            if job.state == JobState.HELD and HOLDERS.index(holder) <= HOLDERS.index(job.held_by or "user"):
-                self.outcome.unchanged.append(job.number)
-            elif job.state not in PENDING | INTERRUPTED:
-                state = PUBLIC[JobState(job.state)]
-                text = f"Job {job.called} is {state}; only a pending job can be held."
-                self.outcome.refused[job.number] = text
+    def choose(self, found: Sequence[Alike]) -> list[_Move]:
+        by_holder: dict[str, list[Alike]] = defaultdict(list)
+        for jobs in found:
+            holder = "user" if jobs.user_id == self.by.pk else "admin" if self.by.is_operator else "lead"
+            if jobs.state == JobState.HELD and HOLDERS.index(holder) <= HOLDERS.index(jobs.held_by or "user"):
+                self.outcome.unchanged += jobs.numbers
+            elif jobs.state not in PENDING | INTERRUPTED:
+                self.outcome.refuse(
+                    jobs, f"Is {PUBLIC[JobState(jobs.state)]}; only a pending job can be held."
+                )
             else:
-                by_holder[holder].append(job)
+                by_holder[holder].append(jobs)
         return [
             _Move(
                 JobState.HELD, held,
@@ -241,45 +277,41 @@ class _Hold(_Act):
 class _Release(_Act):
     WORD = "released"
 
-    def choose(self, jobs: Sequence[LockedJob]) -> list[_Move]:
-        roles = permissions.roles_of(self.by, project_ids={job.project_id for job in jobs})
+    def choose(self, found: Sequence[Alike]) -> list[_Move]:
+        roles = permissions.roles_of(self.by, project_ids={jobs.project_id for jobs in found})
         free = []
-        for job in jobs:
-            if job.state != JobState.HELD:
-                state = PUBLIC[JobState(job.state)]
-                self.outcome.refused[job.number] = f"Job {job.called} is {state} and not held."
-            elif not may_release(job, self.by, roles.get(job.project_id)):
-                who = "an operator" if job.held_by == "admin" else "a lead of its project"
-                self.outcome.refused[job.number] = (
-                    f"Job {job.called} was held by {who}; ask {who} to release it."
-                )
+        for jobs in found:
+            if jobs.state != JobState.HELD:
+                self.outcome.refuse(jobs, f"Is {PUBLIC[JobState(jobs.state)]} and not held.")
+            elif not may_release(jobs, self.by, roles.get(jobs.project_id)):
+                who = "an operator" if jobs.held_by == "admin" else "a lead of its project"
+                self.outcome.refuse(jobs, f"Was held by {who}; ask {who} to release it.")
             else:
-                free.append(job)
-        return [_Move(JobState.QUEUED, free, {})]
+                free.append(jobs)
+        eligible = _Sql("greatest(%(at)s, request.begin_at)")
+        return [
+            _Move(JobState.QUEUED, free, {"held_by": "", "eligible_at": eligible, **not_evaluated(self.at)})
+        ]
 
     def write(self) -> None:
         for move in self.moves:
-            numbers = [job.number for job in move.jobs]
-            waiting = JobDependency.objects.filter(job_id__in=numbers).exclude(satisfied=True)
-            waits = set(waiting.values_list("job_id", flat=True))
+            waits = {row[0] for row in run(_WAIT_FOR_OTHERS, [_all_of(move.jobs)])}
             for job in Job.objects.filter(pk__in=waits).order_by("pk").select_related("queue"):
                 queue_again(job, because=self.because, by=self.by, at=self.at)
-            self._queue([number for number in numbers if number not in waits])
-        for cluster_id in {job.cluster_id for job in self.jobs}:
+            free = (number for jobs in move.jobs for number in jobs.numbers if number not in waits)
+            self.move(move, int_array(free) if waits else _all_of(move.jobs))
+        for cluster_id in {jobs.cluster_id for jobs in self.jobs}:
             outbox.wake_planner(cluster_id, trigger="release")
-
-    def _queue(self, numbers: Sequence[int]) -> None:
-        reason = not_evaluated(self.at)
-        Job.objects.filter(pk__in=numbers).update(
-            state=JobState.QUEUED, generation=_NEXT_GENERATION, held_by="", eligible_at=self.at, **reason
-        )
-        run(_WAIT_FOR_THEIR_TIME, [int_array(numbers), self.at])
-        run(_EVENTS, [self.at, "job.queued", self.because[:300], self.by.pk, int_array(numbers)])
 
 
 _VERBS: Final[Mapping[str, type[_Act]]] = {"cancel": _Cancel, "hold": _Hold, "release": _Release}
 #: Verbs for many jobs at once.
 VERBS: Final = tuple(_VERBS)
+
+
+def _all_of(some: Sequence[Alike]) -> str:
+    """The numbers of all of these, as the text of an array."""
+    return "{" + ",".join(jobs.listed[1:-1] for jobs in some) + "}"
 
 
 def _ask_to_end(numbers: Sequence[int], *, at: datetime) -> None:
@@ -288,21 +320,39 @@ def _ask_to_end(numbers: Sequence[int], *, at: datetime) -> None:
     attempts = list(live.values_list("pk", flat=True))
     live.filter(stop_asked_at__isnull=True).update(stop_reason=StopReason.CANCELLED, stop_asked_at=at)
     nodes = (
-        Allocation.objects.held().filter(attempt_id__in=attempts).values_list("node_id", flat=True).distinct()
+        Allocation.objects.held()
+        .filter(attempt_id__in=attempts)
+        .order_by()
+        .values_list("node_id", flat=True)
+        .distinct()
     )
     outbox.announce(*{outbox.node_topic(node_id) for node_id in nodes}, outbox.CLUSTER_TOPIC)
 
 
-def _audit(verb: str, jobs: Sequence[LockedJob], *, by: User, reason: str, thing: audit.Thing) -> None:
-    of_project: dict[int, list[LockedJob]] = defaultdict(list)
-    for job in jobs:
-        of_project[job.project_id].append(job)
+def _announce(some: Sequence[Alike]) -> None:
+    topics = {outbox.QUEUES_TOPIC}
+    for jobs in some:
+        topics |= {outbox.user_topic(jobs.user_id), outbox.project_topic(jobs.project_id)}
+    if sum(jobs.count for jobs in some) <= MOST_ANNOUNCED:
+        topics |= {outbox.job_topic(number) for jobs in some for number in jobs.numbers}
+    outbox.announce_many(topics)
+
+
+def _audit(verb: str, some: Sequence[Alike], *, by: User, reason: str, thing: audit.Thing) -> None:
+    of_project: dict[int, list[Alike]] = defaultdict(list)
+    for jobs in some:
+        of_project[jobs.project_id].append(jobs)
     projects = Project.objects.in_bulk(of_project)
-    audit.record_all([
-        audit.Entry(
-            by=by, action=f"job.{verb}", thing=thing, before={"states": dict(Counter(job.state for job in some))},
-            after={"jobs": len(some), "numbers": [job.number for job in some[:MOST_NAMED]]}, reason=reason,
-            project=projects[key],
-        )
-        for key, some in sorted(of_project.items())
-    ])  # fmt: skip
+    entries = []
+    for key, mine in sorted(of_project.items()):
+        states: Counter[str] = Counter()
+        for jobs in mine:
+            states[jobs.state] += jobs.count
+        numbers = sorted(number for jobs in mine for number in jobs.numbers)
+        entries.append(
+            audit.Entry(
+                by=by, action=f"job.{verb}", thing=thing, before={"states": dict(states)},
+                after={"jobs": len(numbers), "numbers": numbers[:MOST_NAMED]}, reason=reason, project=projects[key],
+            )
+        )  # fmt: skip
+    audit.record_all(entries)

@@ -144,9 +144,10 @@ def _stop_overdue() -> int:
 
 
 def _end_waits() -> int:
-    """End the waits of jobs whose time to wait for other jobs is over; answers how many."""
+    """End the waits of jobs whose time to wait for other jobs is over, and for arrays that are; answers how many."""
     with transaction.atomic():
         clusters, count = dependencies.expire_waits(at=timezone.now())
+        clusters |= dependencies.resolve_arrays(at=timezone.now())
         for cluster_id in sorted(clusters):
             outbox.wake_planner(cluster_id, trigger="dependency")
     return count

@@ -1,4 +1,8 @@
-"""Arrays as a whole: how many elements are in which state, and whether what waits for all of them may go on."""
+"""Arrays as a whole: how many elements are in which state, and whether what waits for all of them may go on.
+
+Elements are looked up by the number of their array first and joined by their own numbers: in a young database, whose
+statistics know no array, a join of both tables would look at all elements for each job.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +30,24 @@ class ArrayEnds(NamedTuple):
 _ENDS: Final = RowQuery(
     ArrayEnds,
     {
-        "number": "request.array_number",
-        "open": "count(*) FILTER (WHERE job.outcome IS NULL)",
-        "completed": "count(*) FILTER (WHERE job.outcome = 'completed')",
-        "failed": "count(*) FILTER (WHERE job.outcome = 'failed')",
-        "cancelled": "count(*) FILTER (WHERE job.outcome = 'cancelled')",
+        "number": "listed.number",
+        "open": "ends.open",
+        "completed": "ends.completed",
+        "failed": "ends.failed",
+        "cancelled": "ends.cancelled",
     },
-    """SELECT {columns}
-FROM scheduler_jobrequest request JOIN scheduler_job job ON job.number = request.number
-WHERE request.array_number = ANY(%s::bigint[]) GROUP BY 1""",
+    """SELECT {columns} FROM unnest(%s::bigint[]) AS listed(number) CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE job.outcome IS NULL) AS open,
+        count(*) FILTER (WHERE job.outcome = 'completed') AS completed,
+        count(*) FILTER (WHERE job.outcome = 'failed') AS failed,
+        count(*) FILTER (WHERE job.outcome = 'cancelled') AS cancelled
+    FROM scheduler_job job WHERE job.number = ANY(ARRAY(
+        SELECT request.number FROM scheduler_jobrequest request WHERE request.array_number = listed.number))
+) ends""",
 )
 _OPEN_ELEMENTS: Final = """
-SELECT job.number FROM scheduler_jobrequest request JOIN scheduler_job job ON job.number = request.number
-WHERE request.array_number = ANY(%s::bigint[]) AND job.outcome IS NULL ORDER BY 1
+SELECT job.number FROM scheduler_job job WHERE job.outcome IS NULL AND job.number = ANY(ARRAY(
+    SELECT request.number FROM scheduler_jobrequest request WHERE request.array_number = ANY(%s::bigint[]))) ORDER BY 1
 """
 
 
@@ -61,9 +70,8 @@ _STATE_OF_WAITS: Final = RowQuery(
         "on_array": "edge.on_array",
         "kind": "edge.kind",
         "open": """EXISTS (SELECT FROM (SELECT request.number FROM scheduler_jobrequest request
-            JOIN scheduler_job job ON job.number = request.number
-            WHERE request.array_number = edge.on_array AND job.outcome IS NULL
-            ORDER BY request.array_index DESC LIMIT 1) element)""",
+            WHERE request.array_number = edge.on_array ORDER BY request.array_index DESC OFFSET 0) element
+            WHERE (SELECT job.outcome FROM scheduler_job job WHERE job.number = element.number) IS NULL)""",
     },
     "SELECT {columns} FROM scheduler_jobdependency edge WHERE edge.id = ANY(%s::bigint[])",
 )

@@ -278,6 +278,21 @@ def resolve_data(project_id: int, name: str, *, at: datetime) -> set[int]:
     return _let_go(touched, at=at)[0]
 
 
+def resolve_arrays(*, at: datetime) -> set[int]:
+    """Settle waits for arrays that are over; answers the clusters that have new work to plan.
+
+    The end of the last element does it. This is for ends that a process of an older release has written.
+    """
+    open_waits = JobDependency.objects.filter(on_array__isnull=False, satisfied=None)
+    waits = list(open_waits.values_list("pk", flat=True))
+    touched: set[int] = set()
+    for verdict, settled in (settle_waits(waits, lost=()) if waits else {}).items():
+        JobDependency.objects.filter(pk__in=[wait.id for wait in settled]).update(satisfied=verdict)
+        touched |= {wait.job_id for wait in settled}
+    clusters, cancelled = _let_go(touched, at=at)
+    return clusters | resolve_dependants(cancelled, at=at)
+
+
 def expire_waits(*, at: datetime) -> tuple[set[int], int]:
     """End the waits whose time is up, by each job's rule; answers clusters with new work, and how many."""
     due = Job.objects.in_states([JobState.BLOCKED]).filter(depends_until_at__lte=at)

@@ -41,7 +41,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
     array = overview(first)
     asked = request.GET.get("state", "")
     state = asked if asked in list(PublicState) else ""
-    rows = listed_jobs(user).filter(array_number=number)
+    rows = listed_jobs(user).of_array(number)
     if state:
         rows = rows.in_public_states([state])
     context = {

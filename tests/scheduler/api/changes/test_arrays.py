@@ -10,7 +10,7 @@ from django.utils import timezone
 from accounts.models import AuditEvent
 from scheduler.core.lifecycle import JobState
 from scheduler.models import ChangedJob, Job, JobDependency, JobEvent
-from scheduler.state.lifecycle.dependencies import resolve_dependants
+from scheduler.state.lifecycle.dependencies import resolve_arrays, resolve_dependants
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
 from tests.support.factories import AttemptFactory, TaskFactory
@@ -90,7 +90,7 @@ def test_all_elements_are_held_throttled_released_and_cancelled(api: Api, portal
     assert (last.kind, last.because, last.actor) == (
         "job.cancelled", "cancelled by owner: enough", portal.cast.owner
     )  # fmt: skip
-    actions = AuditEvent.objects.filter(thing_type="array").order_by("pk").values_list("action", "thing_id")
+    actions = AuditEvent.objects.filter(object_type="array").order_by("pk").values_list("action", "object_id")
     assert list(actions) == [
         ("job.hold", str(number)), ("job.release", str(number)), ("array.throttle", str(number)),
         ("job.cancel", str(number)),
@@ -135,6 +135,21 @@ def test_a_wait_for_an_array_is_for_all_elements(
     assert (late.json()["errors"][0]["code"] if late.status_code == 422 else late.json()["state_detail"]) == {
         "never": "never-satisfied"
     }.get(state, state)
+
+
+def test_an_end_that_an_older_process_wrote_is_found_by_the_timer(api: Api, portal: Portal) -> None:
+    client = api(portal.cast.owner)
+    number = client.post(JOBS, {"command": "true", "array": "0-1"}).json()["number"]
+    waits = client.post(JOBS, {"command": "true", "depends_on": [number]}).json()["number"]
+    now = timezone.now()
+
+    end(elements(number)[0], JobState.COMPLETED)
+    assert resolve_arrays(at=now) == set()
+    Job.objects.filter(pk=elements(number)[1].pk).update(state=JobState.COMPLETED, completed_at=now)
+
+    assert resolve_arrays(at=now) == {portal.cluster.pk}
+    assert Job.objects.get(pk=waits).state == JobState.QUEUED
+    assert resolve_arrays(at=now) == set()
 
 
 def test_a_wait_for_one_element_is_for_that_one(api: Api, portal: Portal) -> None:
