@@ -30,7 +30,7 @@ from scheduler.services.changes.change import change_job
 from scheduler.services.jobs.boosts import boost_job
 from scheduler.services.jobs.logs import LogSlice, read_log
 from scheduler.services.jobs.usage import usage_of_attempt
-from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
+from scheduler.services.jobs.verbs import cancel_job, hold_job, may_release, release_job, requeue_job
 from scheduler.services.moves.verbs import migrate_job
 from scheduler.services.planning.explain import NodeLine, explain_job
 from scheduler.services.planning.forecasts import expected_runtime
@@ -135,7 +135,7 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
         possible.add("cancel")
     if job.state in PENDING and job.state != JobState.HELD:
         possible.add("hold")
-    if job.state == JobState.HELD and (user.is_operator or job.held_by != "admin"):
+    if job.state == JobState.HELD and may_release(job, user, _role(job, user)):
         possible.add("release")
     if job.state in ACTIVE - {JobState.STOPPING, JobState.PREEMPTING, JobState.MIGRATING}:
         possible.add("requeue")
@@ -145,6 +145,13 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
         possible.add("edit")
     allowed = permissions.allowed_verbs(user, job) & possible
     return allowed | {"migrate"} if "requeue" in allowed and may_move(job) else allowed
+
+
+def _role(job: Job, user: User) -> str | None:
+    """The person's role in the project of a job that a lead holds; for other jobs it is not asked."""
+    if job.held_by != "lead":
+        return None
+    return permissions.roles_of(user, project_ids=[job.project_id]).get(job.project_id)
 
 
 def sentence(job: Job) -> str:

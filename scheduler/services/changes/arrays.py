@@ -42,7 +42,7 @@ ORDER BY job.number FOR NO KEY UPDATE OF job
 _THROTTLE: Final = """
 WITH changed AS (
     UPDATE scheduler_jobrequest SET array_max_running = %(most)s
-    WHERE number = ANY(%(numbers)s::bigint[]) AND array_max_running IS DISTINCT FROM %(most)s RETURNING number
+    WHERE array_number = %(array)s AND array_max_running IS DISTINCT FROM %(most)s RETURNING number
 ), noticed AS (
     UPDATE scheduler_job SET generation = generation + 1
     WHERE number = ANY(%(numbers)s::bigint[]) AND state IN ('queued', 'reserved')
@@ -159,7 +159,7 @@ def throttle_array(first: Job, *, most: int | None, by: User, reason: str = "") 
     number, now = first.array_number, timezone.now()
     said = "any number of" if most is None else f"at most {most}"
     because = f"{said} elements run at once, by {by.username}" + (f": {reason}" if reason else "")
-    values: dict[str, Any] = {"most": most, "at": now, "because": because[:300], "by": by.pk}
+    values: dict[str, Any] = {"most": most, "at": now, "because": because[:300], "by": by.pk, "array": number}
     with transaction.atomic():
         numbers = [row[0] for row in run(_LOCK_OPEN, [number])]
         if not numbers:

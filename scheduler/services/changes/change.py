@@ -106,7 +106,7 @@ def _write(job: Job, spec: JobSpec, sent: frozenset[str], others: Others, *, by:
     for name, value in columns.items():
         setattr(job, name, value)
     job.queue = spec.queue
-    moved = _moved(job, at=now) if job.state in PENDING else {}
+    moved = _moved(job, at=now) if job.state in PENDING and after.keys() - _KEEPS_ITS_PLACE else {}
     for name, value in moved.items():
         setattr(job, name, value)
     job.check_at = check_after(job, now)
@@ -127,6 +127,10 @@ def _write(job: Job, spec: JobSpec, sent: frozenset[str], others: Others, *, by:
         outbox.wake_planner(cluster_id, trigger="change")
 
 
+#: What decides neither where nor when a job may start: its reason, and nodes that a gang has gathered, stay.
+_KEEPS_ITS_PLACE: Final = frozenset(
+    {"name", "labels", "mail_types", "max_restarts", "preemptible", "priority"}
+)
 _REQUEST_COLUMNS: Final = frozenset(JOB.columns()) - {"project_id", "queue_id"}
 
 

@@ -49,7 +49,22 @@ _KINDS: Final = (DependencyKind.SUCCESS, DependencyKind.COMPLETION, DependencyKi
 
 def text_of(job: Job, name: str) -> str:
     """What a person would type for the field as it is; "" where it has the default."""
-    return str(job.priority) if name == "priority" else typed(ON_FORM[name], job)
+    if name == "priority":
+        return str(job.priority)
+    if name == "time_limit" and job.time_limit_seconds is not None:
+        return _in_words(job.time_limit_seconds)
+    return typed(ON_FORM[name], job)
+
+
+def _in_words(seconds: int) -> str:
+    """`1h30m`, as a time limit is typed."""
+    parts = (
+        (seconds // 86_400, "d"),
+        (seconds // 3600 % 24, "h"),
+        (seconds // 60 % 60, "m"),
+        (seconds % 60, "s"),
+    )
+    return "".join(f"{count}{unit}" for count, unit in parts if count)
 
 
 def waits_as_text(job: Job) -> tuple[str, str] | None:

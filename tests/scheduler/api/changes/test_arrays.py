@@ -74,8 +74,8 @@ def test_all_elements_are_held_throttled_released_and_cancelled(api: Api, portal
     assert {job.state for job in elements(number)[:2]} == {JobState.QUEUED}
 
     throttled = client.patch(f"{ARRAYS}/{number}", {"max_running": 2}).json()
-    assert (throttled["max_running"], throttled["changed"]["done"]) == (2, 3)
-    assert [job.array_max_running for job in elements(number)] == [2, 2, 2, None]
+    assert (throttled["max_running"], throttled["changed"]["done"]) == (2, 4)
+    assert [job.array_max_running for job in elements(number)] == [2, 2, 2, 2]
     assert client.patch(f"{ARRAYS}/{number}", {"max_running": 0}).status_code == 422
     assert client.patch(f"{ARRAYS}/{number}", {"max": 1}).status_code == 422
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 from accounts.models import AuditEvent
 from scheduler.core.lifecycle import JobState
 from scheduler.models import ChangedJob, Job, JobName, JobRequest, Queue
+from scheduler.services.execution.reconcile import reconcile_all
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
 from tests.support.factories import AttemptFactory, JobFactory, QueueFactory
@@ -140,7 +141,7 @@ def test_a_running_job_keeps_all_but_its_name_and_a_shorter_limit(api: Api, port
         project=portal.cast.project, user=portal.cast.owner, queue=portal.queue, state=JobState.RUNNING, epoch=1,
         started_at=timezone.now(), time_limit_seconds=3600,
     )  # fmt: skip
-    AttemptFactory(job=job)
+    attempt = AttemptFactory(job=job, started_at=timezone.now() - timedelta(minutes=50))
 
     answer = client.patch(f"{JOBS}/{job.number}", {"name": "renamed", "time_limit": 1800})
     longer = client.patch(f"{JOBS}/{job.number}", {"time_limit": 7200})
@@ -151,6 +152,9 @@ def test_a_running_job_keeps_all_but_its_name_and_a_shorter_limit(api: Api, port
     assert {one["field"]: one["code"] for one in other.json()["errors"]} == {
         "priority": "not-changeable", "memory": "not-changeable"
     }  # fmt: skip
+    reconcile_all()  # nodes keep the limit that they were given: the server stops what is beyond the shorter one
+    attempt.refresh_from_db()
+    assert attempt.stop_reason == "time_limit"
     Job.objects.filter(pk=job.pk).update(state=JobState.COMPLETED, completed_at=timezone.now())
     ended = client.patch(f"{JOBS}/{job.number}", {"name": "late"})
     assert (ended.status_code, "again" in ended.json()["way_out"]) == (409, True)
