@@ -269,7 +269,7 @@ NOT_TEXT: Final = {
     "read_labels": "field labels", "read_tolerations": "fields of bounded text", "read_affinity": "as tolerations",
     "read_job_terms": "as tolerations", "read_task_term": "as tolerations", "read_dependencies": "at most 200",
     "read_array": "array", "parse_sbatch": "sbatch line", "read_directives": "sbatch line",
-    "parse_job": "its fields", "read_drain": "fields of bounded text", "read_drain_of": "fields of bounded text",
+    "parse_job": "its fields", "parse_change": "its fields", "read_drain": "fields of bounded text", "read_drain_of": "fields of bounded text",
     "read_inventory": "fields", "read_isolation": "bounded texts",
     "read_pack": "as tolerations", "read_restart_rules": "as tolerations", "read_checkpoint": "as tolerations",
     "read_probes": "as tolerations", "read_usage": "numbers",

@@ -91,7 +91,7 @@ def array_by_number(user: User, number: int) -> Job:
     first = visible_jobs(user).filter(number=key).first() if key is not None else None
     if first is None:
         raise NotFound(
-            f"There is no array {number}, or you may not see it.",
+            f"Array {number} does not exist, or you may not see it.",
             way_out="GET /api/v1/jobs shows the number of an array as array_id.",
         )
     return first
