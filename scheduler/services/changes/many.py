@@ -44,7 +44,7 @@ class Alike(NamedTuple):
     user_id: int
     project_id: int
     cluster_id: int
-    count: int
+    size: int
     first: int
     #: Their numbers, as the text of an array.
     listed: str
@@ -62,7 +62,7 @@ _ALIKE: Final = RowQuery(
         "user_id": "locked.user_id",
         "project_id": "locked.project_id",
         "cluster_id": "queue.cluster_id",
-        "count": "count(*)",
+        "size": "count(*)",
         "first": "min(locked.number)",
         "listed": "array_agg(locked.number ORDER BY locked.number)::text",
     },
@@ -333,7 +333,7 @@ def _announce(some: Sequence[Alike]) -> None:
     topics = {outbox.QUEUES_TOPIC}
     for jobs in some:
         topics |= {outbox.user_topic(jobs.user_id), outbox.project_topic(jobs.project_id)}
-    if sum(jobs.count for jobs in some) <= MOST_ANNOUNCED:
+    if sum(jobs.size for jobs in some) <= MOST_ANNOUNCED:
         topics |= {outbox.job_topic(number) for jobs in some for number in jobs.numbers}
     outbox.announce_many(topics)
 
@@ -347,7 +347,7 @@ def _audit(verb: str, some: Sequence[Alike], *, by: User, reason: str, thing: au
     for key, mine in sorted(of_project.items()):
         states: Counter[str] = Counter()
         for jobs in mine:
-            states[jobs.state] += jobs.count
+            states[jobs.state] += jobs.size
         numbers = sorted(number for jobs in mine for number in jobs.numbers)
         entries.append(
             audit.Entry(

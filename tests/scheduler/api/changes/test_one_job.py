@@ -187,3 +187,17 @@ def test_what_ran_is_not_rewritten_and_an_unknown_method_is_405(api: Api, portal
     ):  # fmt: skip
         assert getattr(client, method)(address, {}).status_code == 405
     assert client.patch(f"{JOBS}/{job.number}", {"name": "x"}).json()["code"] == "scope-missing"
+
+
+def test_a_gang_keeps_its_gathered_nodes_until_its_size_changes(api: Api, portal: Portal) -> None:
+    client = api(portal.cast.owner)
+    job = JobFactory(
+        project=portal.cast.project, user=portal.cast.owner, queue=portal.queue, state=JobState.RESERVED, tasks=2,
+        assembly_until_at=timezone.now() + timedelta(hours=1), assembly_node_ids=[portal.n1.pk], priority=50,
+    )  # fmt: skip
+
+    kept = client.patch(f"{JOBS}/{job.number}", {"name": "gang", "priority": 40}).json()
+    assert (kept["state_detail"], kept["assembly_until"] is not None) == ("reserved", True)
+    other = client.patch(f"{JOBS}/{job.number}", {"tasks": 3}).json()
+    assert (other["state_detail"], other["assembly_until"], other["tasks"]) == ("queued", None, 3)
+    assert Job.objects.get(pk=job.pk).assembly_node_ids == []
