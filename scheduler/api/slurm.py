@@ -31,7 +31,7 @@ from scheduler.models import Allocation, Attempt, Job
 from scheduler.selectors import visible_jobs
 from scheduler.services.jobs import submit
 from scheduler.services.submission.job_spec import FIELDS
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 
 #: Slurm's letters for our states.
 LETTERS: Final[dict[JobState, str]] = {

@@ -25,7 +25,7 @@ from scheduler.services.cluster.queues import pause_queue
 from scheduler.services.cluster.reservations import reserve
 from scheduler.services.jobs.datasets import declare_dataset
 from scheduler.services.jobs.submit import submit_job
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import a_token
 

@@ -10,7 +10,13 @@ from uuid import UUID
 
 from infra.plain_text import line_problem
 from scheduler.core.lifecycle import PackLevel
-from scheduler.core.snapshot.constraints import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
+from scheduler.core.snapshot.constraints import (
+    HARD_EFFECTS,
+    NO_EXECUTE,
+    NODE_NAME,
+    PREFER_NO_SCHEDULE,
+    TOPOLOGIES,
+)
 from scheduler.services.submission.declaration import (
     Kind,
     Schema,
@@ -165,7 +171,7 @@ def _values(inputs: Inputs, name: str) -> list[str]:
 class Requirement:
     """What one label of a node has to be."""
 
-    key: str = text("key", most=MAX_VALUE, help="The label's key.")
+    key: str = text("key", most=MAX_VALUE, help="The label's key; @node is the name of the node.")
     operator: str = word("operator", OPERATORS, default="In", help="Gt and Lt compare whole numbers.")
     values: list[str] = declared(
         "values", kind=Kind.TEXT_LIST, read=_values, help="What the operator compares with.", default=[],
@@ -179,8 +185,11 @@ class Requirement:
 
 @rule("key", "operator", "values")
 def a_requirement_names_a_label(requirement: Requirement, inputs: Inputs) -> None:
-    """A requirement names the key of a label."""
-    if not KEY.fullmatch(requirement.key) and not (requirement.key == "" and inputs.problems):
+    """A requirement names the key of a label, or nodes themselves: @node, with In or NotIn."""
+    if requirement.key == NODE_NAME:
+        if requirement.operator not in ("In", "NotIn"):
+            inputs.wrong("operator", f"Must be In or NotIn with the key {NODE_NAME}.", code="inconsistent")
+    elif not KEY.fullmatch(requirement.key) and not (requirement.key == "" and inputs.problems):
         inputs.wrong("key", _BAD_KEY, code="bad-name")
 
 

@@ -183,7 +183,7 @@ def test_the_curl_of_the_preview_is_the_request_itself(as_user, world) -> None:
 
 
 def test_the_script_of_the_preview_asks_for_the_same_when_sent_back(as_user, world) -> None:
-    from scheduler.services.submission.sbatch import parse_sbatch
+    from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 
     form = {
         "what": "echo hi", "name": "round trip", "cpu_cores": "2", "memory": "512Mi", "gpu_count": "1",

@@ -10,7 +10,7 @@ from pytest_django.fixtures import Settings
 from infra.errors import InvalidInput
 from scheduler.models import Job
 from scheduler.services.jobs.submit import submit_job
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from tests.scheduler.portal import Portal, a_portal
 
 pytestmark = pytest.mark.django_db

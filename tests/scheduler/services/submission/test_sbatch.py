@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from infra.errors import InvalidInput
 from scheduler.models import Partition
 from scheduler.services.submission.parse_request import parse_job
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from tests.scheduler.portal import a_portal
 from tests.support.factories import QueueFactory
 

@@ -1,0 +1,211 @@
+"""Where a script's job runs: its queue, features that nodes have, and nodes by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.db.models import F, Q, QuerySet
+
+from accounts.models import User
+from scheduler.core.snapshot.constraints import NODE_NAME
+from scheduler.models import Node, Partition, Queue
+from scheduler.selectors import visible_queues
+from scheduler.services.submission.fields import BadValue
+from scheduler.services.submission.fields_placement import MAX_TERMS
+from scheduler.services.submission.sbatch.directives import Directives, NotSupported
+
+_FEATURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,250}(?:=[A-Za-z0-9._-]{1,250})?")
+#: Of a list of names in a message.
+_MOST_SHOWN: Final = 20
+
+
+# ---------------------------------------------------------------- features
+
+
+def feature_terms(value: str) -> list[list[str]]:
+    """Alternatives of `ib&(a100|h100)`, each a list of features that a node has to have together."""
+    if re.search(r"[\[\]*]", value):
+        raise NotSupported(
+            f"{value[:60]!r}: counts of nodes with a feature do not exist here; join features with & and |"
+        )
+    marks = re.findall(r"[&,|()]|[^&,|()]+", value)
+    terms, rest = _either(marks, value)
+    if rest:
+        raise BadValue(_unreadable(value))
+    return terms
+
+
+def _unreadable(value: str) -> str:
+    return f"{value[:60]!r} cannot be read; write features joined by & or |, with parentheses if needed"
+
+
+def _either(marks: Sequence[str], value: str, depth: int = 0) -> tuple[list[list[str]], Sequence[str]]:
+    terms, marks = _all_of(marks, value, depth)
+    while marks and marks[0] == "|":
+        more, marks = _all_of(marks[1:], value, depth)
+        terms = terms + more
+    if len(terms) > MAX_TERMS:
+        raise BadValue(f"{value[:60]!r} has more than {MAX_TERMS} alternatives")
+    return terms, marks
+
+
+def _all_of(marks: Sequence[str], value: str, depth: int) -> tuple[list[list[str]], Sequence[str]]:
+    terms, marks = _one(marks, value, depth)
+    while marks and marks[0] in "&,":
+        more, marks = _one(marks[1:], value, depth)
+        terms = [[*one, *other] for one in terms for other in more]
+        if len(terms) > MAX_TERMS or any(len(term) > MAX_TERMS for term in terms):
+            raise BadValue(f"{value[:60]!r} has more than {MAX_TERMS} alternatives or features in one")
+    return terms, marks
+
+
+def _one(marks: Sequence[str], value: str, depth: int) -> tuple[list[list[str]], Sequence[str]]:
+    if not marks or depth > MAX_TERMS:
+        raise BadValue(_unreadable(value))
+    if marks[0] == "(":
+        terms, rest = _either(marks[1:], value, depth + 1)
+        if not rest or rest[0] != ")":
+            raise BadValue(_unreadable(value))
+        return terms, rest[1:]
+    if not _FEATURE.fullmatch(marks[0].strip()):
+        raise BadValue(_unreadable(value))
+    return [[marks[0].strip()]], marks[1:]
+
+
+def _requirement(feature: str) -> dict[str, Any]:
+    key, equals, value = feature.partition("=")
+    if equals:
+        return {"key": key, "operator": "In", "values": [value]}
+    return {"key": key, "operator": "Exists"}
+
+
+def fill_affinity(found: Directives) -> None:
+    """The field `affinity`: features are labels that nodes have, and nodes are named by `@node`."""
+    names = []
+    if found.nodelist:
+        names.append({"key": NODE_NAME, "operator": "In", "values": found.nodelist})
+    if found.excluded:
+        names.append({"key": NODE_NAME, "operator": "NotIn", "values": found.excluded})
+    terms = [[_requirement(feature) for feature in term] for term in found.features] or [[]]
+    required = [term + names for term in terms if term + names]
+    affinity: dict[str, Any] = {"required": required} if required else {}
+    if found.preferred:
+        affinity["preferred"] = [
+            {"weight": 50, "requirements": [_requirement(feature) for feature in term]} for term in found.preferred
+        ]
+    if affinity:
+        found.fill("affinity", affinity)
+
+
+# ---------------------------------------------------------------- the queue, and its nodes
+
+
+def find_queue(found: Directives, by: User | None) -> list[Queue]:
+    """The queues that `--partition` names, in order: queues, or those that feed a partition; [] where it is not given.
+
+    Others' queues are no names here. A name that nothing has is a problem.
+    """
+    queues = Queue.objects.filter(project__isnull=True) if by is None else visible_queues(by)
+    return [queue for name in found.partitions if (queue := _called(found, queues, name)) is not None]
+
+
+def _called(found: Directives, queues: QuerySet[Queue], wanted: str) -> Queue | None:
+    queue = queues.filter(Q(slug=wanted) | Q(name=wanted)).first()
+    if queue is None and wanted:
+        feeding = queues.filter(partitions__name=wanted).order_by(
+            F("project").asc(nulls_first=True), "-is_default", "-priority", "pk"
+        )
+        queue = feeding.first()
+    if queue is None:
+        known = sorted(
+            {
+                *queues.order_by().values_list("slug", flat=True),
+                *Partition.objects.filter(queues__in=queues.order_by()).values_list("name", flat=True),
+            }
+        )
+        there = f"there are {', '.join(known[:_MOST_SHOWN])}." if known else "there is none that you may use."
+        found.wrong("partition", f"there is no queue or partition {wanted[:60]!r}; {there}", "not-found")
+    return queue
+
+
+def nodes_of(queue: Queue) -> QuerySet[Node]:
+    """The nodes that jobs of a queue may run on."""
+    nodes = Node.objects.filter(cluster=queue.cluster_id)
+    return nodes.filter(partitions__queues=queue).distinct() if queue.partitions.exists() else nodes
+
+
+def check_nodes(found: Directives, queue: Queue) -> None:
+    """Refuse names and features that no node has, and what leaves fewer nodes than the job requests.
+
+    A feature that is misspelt would keep the job pending for ever.
+    """
+    if not (found.nodelist or found.excluded or found.features or found.preferred):
+        return
+    everywhere = dict(Node.objects.filter(cluster=queue.cluster_id).values_list("name", "labels"))
+    for option, names in (("nodelist", found.nodelist), ("exclude", found.excluded)):
+        if lost := [name for name in names if name not in everywhere]:
+            found.wrong(option, f"--{option}: there is no node {lost[0][:60]!r}{_some(everywhere)}", "not-found")
+    for option, terms in (("constraint", found.features), ("prefer", found.preferred)):
+        for feature in dict.fromkeys(feature for term in terms for feature in term):
+            if not any(_has(labels, feature) for labels in everywhere.values()):
+                known = sorted({key for labels in everywhere.values() for key in labels})
+                found.wrong(
+                    option,
+                    f"--{option}: no node has the feature {feature[:60]!r}; features are labels of nodes"
+                    f"{_some(known)}",
+                    "not-found",
+                )
+    if found.problems:
+        return
+    near = dict(nodes_of(queue).values_list("name", "labels"))
+    left = {name for name, labels in near.items() if name not in found.excluded and _suits(found, name, labels)}
+    missing = [name for name in found.nodelist if name not in left]
+    if missing:
+        found.wrong(
+            "nodelist",
+            f"--nodelist: {missing[0]} is excluded, or is not a node of queue {queue.slug} with these features",
+            "can-never-fit",
+        )
+    elif len(left) < (found.nodes or 1):
+        option = "constraint" if found.features else "nodelist" if found.nodelist else "exclude"
+        found.wrong(
+            option,
+            f"--{option}: {len(left)} nodes of queue {queue.slug} are left, and the job needs {found.nodes or 1}.",
+            "can-never-fit",
+        )
+
+
+def _suits(found: Directives, name: str, labels: dict[str, str]) -> bool:
+    named = not found.nodelist or name in found.nodelist
+    terms = found.features
+    return named and (not terms or any(all(_has(labels, feature) for feature in term) for term in terms))
+
+
+def _has(labels: dict[str, str], feature: str) -> bool:
+    key, equals, value = feature.partition("=")
+    return key in labels and (not equals or labels[key] == value)
+
+
+def _some(names: Any) -> str:
+    names = sorted(names)
+    return f"; there are {', '.join(names[:_MOST_SHOWN])}" if names else "; there is none"
+
+
+def fit_nodelist(found: Directives) -> None:
+    """`--nodelist` names nodes that the job is to have all of; a job that may add others does not exist here."""
+    names = len(found.nodelist)
+    if not names:
+        return
+    if found.nodes is not None and found.nodes < names:
+        found.wrong("nodelist", f"--nodelist: names {names} nodes, but --nodes requests {found.nodes}.")
+    elif found.nodes is not None and found.nodes > names:
+        found.wrong(
+            "nodelist",
+            f"--nodelist: names {names} of {found.nodes} nodes; named nodes and others together do not exist here. "
+            "Name all of them, or lower --nodes.",
+            "not-supported",
+        )
+    else:
+        found.nodes = names
