@@ -28,8 +28,8 @@ from scheduler.services.planning.explanation_parts import Gate
 from scheduler.services.planning.job_preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, preview_job
 from scheduler.services.submission.fields import BadValue, read_seconds
 from scheduler.services.submission.idempotency import Answer, do_once, request_hash
-from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from scheduler.services.submission.sbatch.directives import Unhonoured
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from scheduler.web import forms
 from scheduler.web.submissions.uploads import left_out, offered
 

@@ -14,7 +14,7 @@ from tests.scheduler.portal import Portal
 from tests.support.factories import AllocationFactory, AttemptFactory, JobFactory
 
 SBATCH, SQUEUE = "/api/v1/slurm/sbatch", "/api/v1/slurm/squeue"
-SCRIPT = "#!/bin/bash\n#SBATCH --job-name=demo\n#SBATCH --gres=gpu:1\n#SBATCH --input=x.in\necho hello\n"
+SCRIPT = "#!/bin/bash\n#SBATCH --job-name=demo\n#SBATCH --gres=gpu:1\n#SBATCH --acctg-freq=30\necho hello\n"
 
 
 def test_a_script_is_submitted_and_what_was_not_understood_comes_back(api: Api, portal: Portal) -> None:
@@ -24,8 +24,8 @@ def test_a_script_is_submitted_and_what_was_not_understood_comes_back(api: Api, 
     job, body = Job.objects.get(), answer.json()
     assert (body["job_id"], body["job"]["name"], body["job"]["gpu_count"]) == (job.number, "demo", 1)
     assert (job.script, job.submitted_via) == (SCRIPT, "sbatch")
-    assert [(item["line"], item["text"]) for item in body["ignored"]] == [(4, "#SBATCH --input=x.in")]
-    assert "standard input" in body["ignored"][0]["reason"]
+    assert [(item["line"], item["text"]) for item in body["ignored"]] == [(4, "#SBATCH --acctg-freq=30")]
+    assert "measured" in body["ignored"][0]["reason"]
 
 
 def test_a_script_may_be_the_whole_body(api: Api, portal: Portal) -> None:

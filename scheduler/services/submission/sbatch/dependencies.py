@@ -85,7 +85,9 @@ def _fill_any(
             "not-supported",
         )
     elif found.singleton:
-        found.wrong("dependency", "--dependency: singleton is not one of several choices here.", "not-supported")
+        found.wrong(
+            "dependency", "--dependency: singleton is not one of several choices here.", "not-supported"
+        )
     else:
         found.fill("depends_on", [{"any": 1, "of": list(wanted.values())}])
 

@@ -79,6 +79,8 @@ class Directives:
     whole_memory: bool = False
     whole_node: bool = False
     no_time_limit: bool = False
+    #: Tasks on each node at most, once the layout is known.
+    on_a_node: int = 1
     partitions: list[str] = field(default_factory=list)
     qos: str = ""
     nice: int = 0

@@ -11,19 +11,111 @@ from scheduler.services.submission.fields import BadValue
 
 #: Options that stand alone.
 FLAGS: Final = frozenset(
-    """contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot requeue spread-job
-    test-only usage use-min-nodes verbose version wait""".split()
+    [
+        "contiguous",
+        "help",
+        "hold",
+        "ignore-pbs",
+        "no-requeue",
+        "overcommit",
+        "oversubscribe",
+        "parsable",
+        "quiet",
+        "reboot",
+        "requeue",
+        "spread-job",
+        "test-only",
+        "usage",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "wait",
+    ]
 )
 #: Options whose value, if there is one, is joined to them: `--nice=10`, and `--nice 10` is `--nice` and a word.
 OPTIONAL: Final = frozenset(["exclusive", "get-user-env", "nice", "no-kill", "propagate"])
-_VALUED: Final = """account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint
-    container core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency
-    distribution error exclude export export-file extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node
-    gpus-per-socket gpus-per-task gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type mail-user
-    mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core
-    ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos
-    reservation signal sockets-per-node switches tasks-per-node thread-spec threads-per-core time time-min tmp uid
-    wait-all-nodes wckey wrap""".split()
+_VALUED: Final = [
+    "account",
+    "acctg-freq",
+    "array",
+    "batch",
+    "bb",
+    "bbf",
+    "begin",
+    "chdir",
+    "cluster-constraint",
+    "clusters",
+    "comment",
+    "constraint",
+    "container",
+    "core-spec",
+    "cores-per-socket",
+    "cpu-freq",
+    "cpus-per-gpu",
+    "cpus-per-task",
+    "deadline",
+    "delay-boot",
+    "dependency",
+    "distribution",
+    "error",
+    "exclude",
+    "export",
+    "export-file",
+    "extra-node-info",
+    "gid",
+    "gpu-bind",
+    "gpu-freq",
+    "gpus",
+    "gpus-per-node",
+    "gpus-per-socket",
+    "gpus-per-task",
+    "gres",
+    "gres-flags",
+    "hint",
+    "input",
+    "job-name",
+    "kill-on-invalid-dep",
+    "licenses",
+    "mail-type",
+    "mail-user",
+    "mcs-label",
+    "mem",
+    "mem-bind",
+    "mem-per-cpu",
+    "mem-per-gpu",
+    "mincpus",
+    "network",
+    "nodefile",
+    "nodelist",
+    "nodes",
+    "ntasks",
+    "ntasks-per-core",
+    "ntasks-per-gpu",
+    "ntasks-per-node",
+    "ntasks-per-socket",
+    "open-mode",
+    "output",
+    "partition",
+    "power",
+    "prefer",
+    "priority",
+    "profile",
+    "qos",
+    "reservation",
+    "signal",
+    "sockets-per-node",
+    "switches",
+    "tasks-per-node",
+    "thread-spec",
+    "threads-per-core",
+    "time",
+    "time-min",
+    "tmp",
+    "uid",
+    "wait-all-nodes",
+    "wckey",
+    "wrap",
+]
 #: Options of this portal that Slurm does not have.
 OWN: Final = frozenset(["secret", "upload"])
 LONG: Final = frozenset([*FLAGS, *OPTIONAL, *_VALUED, *OWN])
@@ -44,11 +136,53 @@ MAY_BE_EMPTY: Final = frozenset(["array", "dependency", "export"])
 VARIABLES: Final = {
     **{
         f"SBATCH_{name.upper().replace('-', '_')}": name
-        for name in """account acctg-freq batch clusters constraint container core-spec cpus-per-gpu delay-boot
-            distribution exclusive export get-user-env gpu-bind gpu-freq gpus gpus-per-node gpus-per-task gres
-            gres-flags hint ignore-pbs job-name mem-bind mem-per-cpu mem-per-gpu network no-kill no-requeue open-mode
-            overcommit partition power profile qos requeue reservation signal spread-job thread-spec
-            threads-per-core use-min-nodes wait wait-all-nodes wckey""".split()
+        for name in [
+            "account",
+            "acctg-freq",
+            "batch",
+            "clusters",
+            "constraint",
+            "container",
+            "core-spec",
+            "cpus-per-gpu",
+            "delay-boot",
+            "distribution",
+            "exclusive",
+            "export",
+            "get-user-env",
+            "gpu-bind",
+            "gpu-freq",
+            "gpus",
+            "gpus-per-node",
+            "gpus-per-task",
+            "gres",
+            "gres-flags",
+            "hint",
+            "ignore-pbs",
+            "job-name",
+            "mem-bind",
+            "mem-per-cpu",
+            "mem-per-gpu",
+            "network",
+            "no-kill",
+            "no-requeue",
+            "open-mode",
+            "overcommit",
+            "partition",
+            "power",
+            "profile",
+            "qos",
+            "requeue",
+            "reservation",
+            "signal",
+            "spread-job",
+            "thread-spec",
+            "threads-per-core",
+            "use-min-nodes",
+            "wait",
+            "wait-all-nodes",
+            "wckey",
+        ]
     },
     "SBATCH_ARRAY_INX": "array",
     "SBATCH_DEBUG": "verbose",
@@ -179,7 +313,9 @@ def whole_name(said: str) -> str:
     if len({SAME.get(name, name) for name in begun}) == 1:
         return SAME.get(begun[0], begun[0])
     if begun:
-        raise BadValue(f"--{said[:60]} may be {', '.join(f'--{name}' for name in begun[:12])}; write the whole name")
+        raise BadValue(
+            f"--{said[:60]} may be {', '.join(f'--{name}' for name in begun[:12])}; write the whole name"
+        )
     near = difflib.get_close_matches(said[:60].lower().replace("_", "-"), sorted(LONG), n=1, cutoff=0.6)
     hint = f"did you mean --{near[0]}?" if near else "leave the option out"
     raise BadValue(f"there is no option --{said[:60]}; {hint}")
@@ -195,7 +331,9 @@ def _no_option(word: str) -> str:
 
 def _no_letter(letter: str, text: str) -> str:
     if letter in _DASHES:
-        return f"{('-' + text)[:60]!r} has {_named(letter)}; write the hyphen - of the keyboard, as in --mem=1G"
+        return (
+            f"{('-' + text)[:60]!r} has {_named(letter)}; write the hyphen - of the keyboard, as in --mem=1G"
+        )
     near = difflib.get_close_matches(re.split("[= ]", text)[0], sorted(LONG), n=1, cutoff=0.7)
     hint = f"did you mean --{near[0]}?" if near else "leave the option out"
     return f"there is no option -{letter}; {hint}"

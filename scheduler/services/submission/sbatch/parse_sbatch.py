@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from django.db.models import QuerySet
-
 from accounts.models import User
 from infra.errors import FieldProblem, InvalidInput, MusterError
 from quotas.core.resources import BadAmount
-from scheduler.models import Node, Queue
+from scheduler.models import Queue
 from scheduler.selectors import visible_queues
 from scheduler.services.submission.fields import MAX_SECONDS, BadValue
 from scheduler.services.submission.job_spec import MAX_SCRIPT
@@ -29,13 +27,25 @@ from scheduler.services.submission.sbatch.directives import (
     Said,
     Unhonoured,
 )
-from scheduler.services.submission.sbatch.geometry import translate
+from scheduler.services.submission.sbatch.geometry import request_whole_nodes, translate
 from scheduler.services.submission.sbatch.options import FLAGS, VARIABLES, Option, read_options, split_words
-from scheduler.services.submission.sbatch.places import check_nodes, fill_affinity, find_queue, fit_nodelist, nodes_of
+from scheduler.services.submission.sbatch.places import (
+    check_names,
+    fill_affinity,
+    find_queue,
+    fit_nodelist,
+    lacking,
+    machines_of,
+)
 from scheduler.services.submission.sbatch.readers import READERS
 from scheduler.services.submission.sbatch.turns import fill_priority
 from scheduler.services.submission.sbatch.variables import fill_variables
-from scheduler.services.submission.sbatch.without_effect import ABSENT, IGNORED, VALUES
+from scheduler.services.submission.sbatch.without_effect import (
+    ABSENT,
+    IGNORED,
+    ONLY_ON_THE_COMMAND_LINE,
+    VALUES,
+)
 
 MAX_DIRECTIVES: Final = 500
 #: Of one #SBATCH line. What is read word by word costs more than its length, so that no line may be long.
@@ -67,8 +77,8 @@ def parse_sbatch(
 
     A partition is looked for among the queues that `by` may see; without a person, among those open to all.
     `overrides` are fields of a job that win over the script; `args` are options of sbatch's command line, and
-    `submit_env` variables of the person's shell; `script_args`, which are the script's own, are refused. `file_name` names a job that has no --job-name. An empty script is
-    that of --wrap. Raises InvalidInput that names every line it could not read.
+    `submit_env` variables of the person's shell; `script_args` are refused. `file_name` names a
+    job that has no --job-name. An empty script is that of --wrap. Raises InvalidInput that names every line it could not read.
     """
     overrides = overrides or {}
     if script_args:
@@ -83,24 +93,21 @@ def parse_sbatch(
         found.fill("name", file_name)
     queues = find_queue(found, by)
     _check_mail_user(found, by)
-    queue = queues[0] if queues else _own_queue(by, overrides)
-    if queues:
-        found.fill("queue", queues[0].slug)
     fit_nodelist(found)
-    if queue is not None and not found.problems:
-        check_nodes(found, queue)
-    if found.no_time_limit:
-        _no_limit(found, queue)
     fill_affinity(found)
     fill_dependencies(found, by)
     fill_priority(found, by)
-    translate(found, partial(_nodes_for, queue))
+    if not found.problems:
+        translate(found)
+    usable = _choose(found, queues or _own_queue(by, overrides)) if not found.problems else []
     fill_variables(found)
     if found.problems:
         raise _broken(found.problems)
+    if queues:
+        found.fill("queue", usable[0].slug)
     payload = {**found.fields, **overrides, "script": script}
     if len(queues) > 1 and by is not None:
-        payload["queue"] = _first_that_fits(payload, queues, by)
+        payload["queue"] = _first_that_fits(payload, usable, by)
         found.note("partition", f"A job has one queue here: {payload['queue']}, the first that fits.")
     return payload, found.unhonoured
 
@@ -151,7 +158,9 @@ def _lines(script: str) -> list[str]:
     if not lines[0].startswith("#!") or not lines[0][2:].strip():
         message = "Line 1 must be #! and an interpreter, as in #!/bin/bash."
         raise _broken([FieldProblem("script", message, "no-shebang")])
-    broken = next((n for n, line in enumerate(lines, 1) if line.endswith("\r") or (n == 1 and "\r" in line)), None)
+    broken = next(
+        (n for n, line in enumerate(lines, 1) if line.endswith("\r") or (n == 1 and "\r" in line)), None
+    )
     if broken is not None:
         message = (
             f"Line {broken}: ends with a carriage return, as files from Windows do, and the shell would take it for "
@@ -162,7 +171,9 @@ def _lines(script: str) -> list[str]:
 
 
 def _broken(problems: list[FieldProblem]) -> InvalidInput:
-    first = problems[0].message if len(problems) == 1 else f"{len(problems)} lines of the script cannot be read."
+    first = (
+        problems[0].message if len(problems) == 1 else f"{len(problems)} lines of the script cannot be read."
+    )
     return InvalidInput(
         message=first,
         code="bad-script",
@@ -202,7 +213,14 @@ def _almost(line: str) -> str:
     if match is None:
         return ""
     word = match[4].upper()
-    if sorted(word) != sorted("SBATCH") and word not in ("SBATH", "SBACH", "SBTCH", "SABTCH", "SBATCHH", "SBBATCH"):
+    if sorted(word) != sorted("SBATCH") and word not in (
+        "SBATH",
+        "SBACH",
+        "SBTCH",
+        "SABTCH",
+        "SBATCHH",
+        "SBBATCH",
+    ):
         return ""
     if word != "SBATCH":
         return f"#{match[4]} is not #SBATCH; correct the word if the line is meant."
@@ -239,7 +257,7 @@ def _options(found: Directives, said: Said, words: Any) -> list[tuple[Said, Opti
             given.append((said, option))
     except BadValue as broken:
         code = NOT_SUPPORTED if "do not exist here" in str(broken) else "unreadable"
-        found.problems.append(said.problem(f"{broken}.", code))
+        found.problems.append(said.problem(f"{broken}.".replace("?.", "?"), code))
     return given
 
 
@@ -258,12 +276,18 @@ def _read_option(found: Directives, said: Said, option: Option, overrides: Mappi
     name, value = option.name, option.value or ""
     if FIELD_OF.get(name, "") in overrides:
         return
+    if said.line and name in ONLY_ON_THE_COMMAND_LINE:
+        reason = "Has a meaning on the command line only."
+        found.unhonoured.append(Unhonoured(said.line, said.text, reason))
+        return
     if name in ABSENT:
         found.problems.append(said.problem(f"--{name}: {ABSENT[name]}.", NOT_SUPPORTED))
         return
     if name in IGNORED:
         if name in VALUES and not VALUES[name].fullmatch(value):
-            found.problems.append(said.problem(f"--{name}: {value[:40]!r} is not a value of it.", "unreadable"))
+            found.problems.append(
+                said.problem(f"--{name}: {value[:40]!r} is not a value of it.", "unreadable")
+            )
         else:
             found.unhonoured.append(Unhonoured(said.line, said.text, IGNORED[name]))
         return
@@ -282,22 +306,36 @@ def _read_option(found: Directives, said: Said, option: Option, overrides: Mappi
 # ---------------------------------------------------------------- all options together
 
 
-def _own_queue(by: User | None, overrides: Mapping[str, Any]) -> Queue | None:
+def _own_queue(by: User | None, overrides: Mapping[str, Any]) -> list[Queue]:
     """The queue of a script that names none: that beside the script, or the default one."""
     queues = Queue.objects.filter(project__isnull=True) if by is None else visible_queues(by)
-    if wanted := overrides.get("queue"):
-        return queues.filter(slug=str(wanted)).first()
-    return queues.filter(is_default=True).first()
+    wanted = overrides.get("queue")
+    return list(queues.filter(slug=str(wanted)) if wanted else queues.filter(is_default=True))[:1]
 
 
-def _nodes_for(queue: Queue | None) -> QuerySet[Node]:
-    return nodes_of(queue) if queue is not None else Node.objects.all()
+def _choose(found: Directives, queues: Sequence[Queue]) -> list[Queue]:
+    """Those of the queues that have the nodes for the job; where none has, the first says what it lacks."""
+    if not queues:
+        return []
+    check_names(found, queues[0])
+    if found.problems:
+        return []
+    machines = {queue.pk: machines_of(found, queue) for queue in queues}
+    lacks = {queue.pk: lacking(found, queue, machines[queue.pk]) for queue in queues}
+    usable = [queue for queue in queues if not lacks[queue.pk][1]]
+    if not usable:
+        option, message = lacks[queues[0].pk]
+        found.wrong(option, message, "can-never-fit")
+        return []
+    if found.whole_node or found.whole_memory:
+        request_whole_nodes(found, machines[usable[0].pk])
+    if found.no_time_limit:
+        _no_limit(found, usable[0])
+    return usable
 
 
-def _no_limit(found: Directives, queue: Queue | None) -> None:
+def _no_limit(found: Directives, queue: Queue) -> None:
     """`--time=0` requests no limit: what the queue does not allow is refused, and its default is not taken for it."""
-    if queue is None:
-        return
     if queue.max_wall_seconds is not None:
         found.wrong(
             "time",

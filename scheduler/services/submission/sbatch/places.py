@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import F, Q, QuerySet
 
 from accounts.models import User
+from quotas.core.gpu_models import suits
 from scheduler.core.snapshot.constraints import NODE_NAME
-from scheduler.models import Node, Partition, Queue
+from scheduler.models import Device, Node, Partition, Queue
 from scheduler.selectors import visible_queues
 from scheduler.services.submission.fields import BadValue
 from scheduler.services.submission.fields_placement import MAX_TERMS
@@ -93,7 +96,8 @@ def fill_affinity(found: Directives) -> None:
     affinity: dict[str, Any] = {"required": required} if required else {}
     if found.preferred:
         affinity["preferred"] = [
-            {"weight": 50, "requirements": [_requirement(feature) for feature in term]} for term in found.preferred
+            {"weight": 50, "requirements": [_requirement(feature) for feature in term]}
+            for term in found.preferred
         ]
     if affinity:
         found.fill("affinity", affinity)
@@ -130,51 +134,85 @@ def _called(found: Directives, queues: QuerySet[Queue], wanted: str) -> Queue | 
     return queue
 
 
-def nodes_of(queue: Queue) -> QuerySet[Node]:
-    """The nodes that jobs of a queue may run on."""
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node that a script's job may run on, with what its jobs may have, and its GPUs of the model asked for."""
+
+    name: str
+    labels: dict[str, str]
+    cpus: int
+    memory_mib: int
+    gpus: int = 0
+
+
+def machines_of(found: Directives, queue: Queue, *, whole_cluster: bool = False) -> list[Machine]:
+    """The nodes of a queue, or of its cluster, that have the names, features and GPUs that the script asks for."""
+    model = str(found.fields.get("gpu_type", ""))
+    devices = Counter(
+        name
+        for name, of_device in Device.objects.filter(node__cluster=queue.cluster_id, kind="gpu", gone=False)
+        .exclude(model__contains="MIG ")
+        .values_list("node__name", "model")
+        if suits(model, of_device)
+    )
     nodes = Node.objects.filter(cluster=queue.cluster_id)
-    return nodes.filter(partitions__queues=queue).distinct() if queue.partitions.exists() else nodes
+    if not whole_cluster and queue.partitions.exists():
+        nodes = nodes.filter(partitions__queues=queue).distinct()
+    rows = nodes.values_list("name", "labels", "cpu_millis_capacity", "memory_mib_capacity")
+    least = int(found.fields.get("gpu_count", 0))
+    return [
+        machine
+        for name, labels, cpu_millis, memory_mib in rows
+        if (machine := Machine(name, labels, cpu_millis // 1000, memory_mib, devices[name])).gpus >= least
+        and name not in found.excluded
+        and _suits(found, name, labels)
+    ]
 
 
-def check_nodes(found: Directives, queue: Queue) -> None:
-    """Refuse names and features that no node has, and what leaves fewer nodes than the job requests.
-
-    A feature that is misspelt would keep the job pending for ever.
-    """
+def check_names(found: Directives, queue: Queue) -> None:
+    """Refuse names and features that no node of the cluster has: a misspelt one would keep the job pending for ever."""
     if not (found.nodelist or found.excluded or found.features or found.preferred):
         return
     everywhere = dict(Node.objects.filter(cluster=queue.cluster_id).values_list("name", "labels"))
     for option, names in (("nodelist", found.nodelist), ("exclude", found.excluded)):
         if lost := [name for name in names if name not in everywhere]:
-            found.wrong(option, f"--{option}: there is no node {lost[0][:60]!r}{_some(everywhere)}", "not-found")
+            found.wrong(
+                option, f"--{option}: there is no node {lost[0][:60]!r}{_some(everywhere)}.", "not-found"
+            )
     for option, terms in (("constraint", found.features), ("prefer", found.preferred)):
         for feature in dict.fromkeys(feature for term in terms for feature in term):
             if not any(_has(labels, feature) for labels in everywhere.values()):
-                known = sorted({key for labels in everywhere.values() for key in labels})
+                known = {key for labels in everywhere.values() for key in labels}
                 found.wrong(
                     option,
                     f"--{option}: no node has the feature {feature[:60]!r}; features are labels of nodes"
-                    f"{_some(known)}",
+                    f"{_some(known)}.",
                     "not-found",
                 )
-    if found.problems:
-        return
-    near = dict(nodes_of(queue).values_list("name", "labels"))
-    left = {name for name, labels in near.items() if name not in found.excluded and _suits(found, name, labels)}
-    missing = [name for name in found.nodelist if name not in left]
-    if missing:
-        found.wrong(
-            "nodelist",
-            f"--nodelist: {missing[0]} is excluded, or is not a node of queue {queue.slug} with these features",
-            "can-never-fit",
+
+
+def lacking(found: Directives, queue: Queue, machines: Sequence[Machine]) -> tuple[str, str]:
+    """The option that leaves too few nodes of a queue, and the sentence; two empty texts where enough are left."""
+    needed = found.nodes or 1
+    narrows = [name for name in ("constraint", "nodelist", "exclude") if name in found.said]
+    if not narrows and not found.fields.get("gpu_count"):
+        return "", ""  # the size alone is compared with the machines later
+    names = {machine.name for machine in machines}
+    if missing := [name for name in found.nodelist if name not in names]:
+        return "nodelist", (
+            f"--nodelist: {missing[0]} is excluded, or is no node of queue {queue.slug} with what else is requested."
         )
-    elif len(left) < (found.nodes or 1):
-        option = "constraint" if found.features else "nodelist" if found.nodelist else "exclude"
-        found.wrong(
-            option,
-            f"--{option}: {len(left)} nodes of queue {queue.slug} are left, and the job needs {found.nodes or 1}.",
-            "can-never-fit",
-        )
+    if len(machines) >= needed or (
+        not narrows and (machines or not machines_of(found, queue, whole_cluster=True))
+    ):
+        return "", ""  # what no node of the cluster has is refused with numbers later
+    gpus = [name for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task") if name in found.said]
+    option = (narrows or gpus or ["nodes"])[0]
+    many = "nodes" if len(machines) != 1 else "node"
+    return option, (
+        f"--{option}: {len(machines) or 'no'} {many} of queue {queue.slug} can have what is requested, and the job "
+        f"needs {needed}. Request less, or use another queue."
+    )
 
 
 def _suits(found: Directives, name: str, labels: dict[str, str]) -> bool:
@@ -188,9 +226,9 @@ def _has(labels: dict[str, str], feature: str) -> bool:
     return key in labels and (not equals or labels[key] == value)
 
 
-def _some(names: Any) -> str:
-    names = sorted(names)
-    return f"; there are {', '.join(names[:_MOST_SHOWN])}" if names else "; there is none"
+def _some(names: Iterable[str]) -> str:
+    shown = sorted(names)[:_MOST_SHOWN]
+    return f"; there are {', '.join(shown)}" if shown else "; there is none"
 
 
 def fit_nodelist(found: Directives) -> None:

@@ -16,6 +16,7 @@ from django.conf import settings
 from scheduler.core.mail_types import parse_mail_types
 from scheduler.models.results.checkpoint_policy import SIGNALS
 from scheduler.services.submission.fields import BadValue
+from scheduler.services.submission.fields_dependencies import read_array
 from scheduler.services.submission.fields_placement import MAX_VALUE
 from scheduler.services.submission.fields_restart import MAX_GRACE
 from scheduler.services.submission.fields_task import secret_of_text
@@ -44,15 +45,12 @@ def _count_to(name: str) -> Reader:
 # ---------------------------------------------------------------- how large
 
 
-def _nodes(found: Directives, value: str) -> str | None:
-    """`4`, or `2-4`: the least is taken where the tasks leave it open."""
+def _nodes(found: Directives, value: str) -> None:
+    """`4`, or `2-4`."""
     least, dash, most = value.partition("-")
     found.nodes, found.most_nodes = count(least), count(most) if dash else None
     if found.most_nodes is not None and found.most_nodes < found.nodes:
         raise BadValue(f"{value[:40]!r} has its lower number second")
-    if found.most_nodes not in (None, found.nodes):
-        return f"A job has one size here; this one requests {least} nodes, the least of the range."
-    return None
 
 
 def _tasks_per_node(found: Directives, value: str) -> None:
@@ -94,7 +92,9 @@ def _gres(found: Directives, value: str) -> None:
             raise BadValue(f"there is no generic resource {part[:40]!r} here; gpu is one")
     models = {kind.model for kind in kinds}
     if len(models) > 1:
-        raise BadValue(f"{value[:60]!r} asks for several kinds of GPUs; the GPUs of a job are of one model here")
+        raise BadValue(
+            f"{value[:60]!r} asks for several kinds of GPUs; the GPUs of a job are of one model here"
+        )
     found.gres = kinds[-1] if kinds else None
 
 
@@ -125,7 +125,9 @@ def _disk(found: Directives, value: str) -> None:
 def _exclusive(found: Directives, value: str) -> str | None:
     """Whole nodes; `user` and `mcs` share nodes among some, which does not exist here."""
     if value in ("user", "mcs"):
-        raise NotSupported(f"nodes that only jobs of one {value} share do not exist here; leave it out, or =user")
+        raise NotSupported(
+            f"nodes that only jobs of one {value} share do not exist here; leave it out, or =user"
+        )
     if value:
         raise BadValue(f"{value[:40]!r} is unknown; write --exclusive")
     found.whole_node = True
@@ -147,9 +149,8 @@ def _time(found: Directives, value: str) -> None:
         found.fill("time_limit", seconds)
 
 
-def _time_min(found: Directives, value: str) -> str:
+def _time_min(found: Directives, value: str) -> None:
     found.time_min = minutes(value)
-    return "Time limits are not shortened here to start a job earlier; --time counts."
 
 
 def _begin(found: Directives, value: str) -> None:
@@ -186,7 +187,9 @@ def _signal(found: Directives, value: str) -> str | None:
     if seconds is not None and int(seconds):
         asked["grace"] = min(int(seconds), MAX_GRACE)
     found.fill("checkpoint", asked)
-    return f"The signal comes at most {MAX_GRACE} s before the limit." if int(seconds or 0) > MAX_GRACE else None
+    return (
+        f"The signal comes at most {MAX_GRACE} s before the limit." if int(seconds or 0) > MAX_GRACE else None
+    )
 
 
 # ---------------------------------------------------------------- whose turn
@@ -226,7 +229,10 @@ def _array(found: Directives, value: str) -> None:
         return
     if re.search(r"\s", value) or (limit and not limit.isdecimal()):
         raise BadValue(f"{value[:40]!r} is not an array; write for example 0-9, 1,3,5 or 0-99%10")
+    if len(limit) > 9:
+        raise BadValue(f"{limit[:40]!r} is no number of elements that may run at once")
     at_once = f"%{int(limit)}" if percent and limit and int(limit) else ""
+    read_array(f"{ranges}{at_once}", most=settings.MUSTER_MAX_ARRAY_SIZE)
     found.fill("array", f"{ranges}{at_once}")
 
 
@@ -244,9 +250,11 @@ def _restart(policy: str) -> Reader:
 def _kill_on_invalid_dep(found: Directives, value: str) -> str | None:
     if value not in ("yes", "no"):
         raise BadValue(f"{value[:40]!r} is unknown; write yes or no")
-    return "A job whose dependencies can no longer be satisfied stays pending here, and says so." if (
-        value == "yes"
-    ) else None
+    return (
+        "A job whose dependencies can no longer be satisfied stays pending here, and says so."
+        if (value == "yes")
+        else None
+    )
 
 
 # ---------------------------------------------------------------- where
@@ -339,13 +347,17 @@ def _chdir(found: Directives, value: str) -> None:
     if value in (".", "./"):
         return
     if not value.startswith("/"):
-        raise BadValue(f"{value[:60]!r} is not absolute; begin it with /, or write . for the job's own folder")
+        raise BadValue(
+            f"{value[:60]!r} is not absolute; begin it with /, or write . for the job's own folder"
+        )
     found.fill("working_dir", value)
 
 
 def _input(found: Directives, value: str) -> str:
     if value not in ("/dev/null", "none"):
-        raise NotSupported("the standard input of a job is empty here; write < FILE behind the command in the script")
+        raise NotSupported(
+            "the standard input of a job is empty here; write < FILE behind the command in the script"
+        )
     return "The standard input of a job is empty."
 
 

@@ -22,12 +22,19 @@ def fill_priority(found: Directives, by: User | None) -> None:
     if asked is not None and str(asked).upper() == "TOP":
         asked = ceiling
     if isinstance(asked, int) and asked > ceiling and "priority" in found.said:
-        found.note("priority", f"Priorities are 0 to {MAX_PRIORITY} here, and yours at most {ceiling}: the job has that.")
+        found.note(
+            "priority",
+            f"Priorities are 0 to {MAX_PRIORITY} here, and yours at most {ceiling}: the job has that.",
+        )
         asked = ceiling
     if found.nice:
-        start = asked if isinstance(asked, int) else _named(asked) if asked else min(DEFAULT_PRIORITY, ceiling)
+        start = (
+            asked if isinstance(asked, int) else _named(asked) if asked else min(DEFAULT_PRIORITY, ceiling)
+        )
         asked = max(0, (start if start is not None else DEFAULT_PRIORITY) - -(-found.nice // NICE_STEP))
-        found.note("nice", f"Lowers the priority of 0 to {MAX_PRIORITY} by one for each {NICE_STEP}: it is {asked}.")
+        found.note(
+            "nice", f"Lowers the priority of 0 to {MAX_PRIORITY} by one for each {NICE_STEP}: it is {asked}."
+        )
     if asked is not None:
         found.fill("priority", asked)
 

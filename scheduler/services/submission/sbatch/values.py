@@ -25,7 +25,9 @@ def minutes(text: str) -> int | None:
     if match is None or (match[1] is not None and not match[2] and match[4] is not None):
         raise BadValue(f"{text[:40]!r} is not a time; write minutes, HH:MM:SS or D-HH:MM:SS")
     if match[1] is not None:
-        seconds = int(match[1]) * 86_400 + int(match[2] or 0) * 3600 + int(match[4] or 0) * 60 + int(match[5] or 0)
+        seconds = (
+            int(match[1]) * 86_400 + int(match[2] or 0) * 3600 + int(match[4] or 0) * 60 + int(match[5] or 0)
+        )
     elif match[5] is not None:
         seconds = int(match[3]) * 3600 + int(match[4]) * 60 + int(match[5])
     elif match[4] is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from django.conf import settings
 
 from scheduler.services.submission.fields import BadValue
@@ -18,7 +20,7 @@ def fill_variables(found: Directives) -> None:
         except BadValue:
             indices = ()  # the field itself says what is wrong
         if indices:
-            step = min((b - a for a, b in zip(indices, indices[1:], strict=False)), default=1)
+            step = min((b - a for a, b in itertools.pairwise(indices)), default=1)
             variables |= {
                 "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
                 "SLURM_ARRAY_TASK_MIN": str(indices[0]),

@@ -63,6 +63,9 @@ ABSENT: Final[dict[str, str]] = {
     "version": "answers a question and submits no job; /api/v1 names the version",
 }
 
+#: Of these, those that Slurm itself does not look at in a script.
+ONLY_ON_THE_COMMAND_LINE: Final = frozenset(["help", "usage", "version"])
+
 _PLACE: Final = r"(?:block|cyclic|fcyclic|plane=[0-9]{1,6}|arbitrary|\*)"
 #: What the values of options without effect have to look like, so that a slip is found.
 VALUES: Final[dict[str, re.Pattern[str]]] = {

@@ -23,11 +23,12 @@ import time_machine
 from accounts.models import User
 from infra.errors import MusterError
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Cluster, Job, Partition, PriorityClass, Queue
+from scheduler.models import Cluster, Partition, PriorityClass, Queue
 from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.submission.job_spec import JobSpec
 from scheduler.services.submission.parse_request import parse_job
 from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
+from tests.support.agent_messages import an_assignment
 from tests.support.factories import JobFactory, NodeFactory, ProjectFactory, QueueFactory, UserFactory
 from tests.support.traces import trace
 
@@ -70,7 +71,9 @@ def a_world() -> World:
     cluster = ensure_defaults()
     Queue.objects.filter(cluster=cluster).delete()
     Partition.objects.filter(cluster=cluster).delete()
-    main, short, gpu = (Partition.objects.create(cluster=cluster, name=name) for name in ("main", "short", "gpu"))
+    main, short, gpu = (
+        Partition.objects.create(cluster=cluster, name=name) for name in ("main", "short", "gpu")
+    )
     nodes = [
         ("node1", "haswell,ib,rack1", 0), ("node2", "haswell,rack1", 0),
         ("node3", "skylake,ib,rack2,a100", 4), ("node4", "skylake,rack2,a100", 4),
@@ -140,7 +143,9 @@ def answer(world: World, case: dict[str, Any]) -> Answer:
 
 def _job_before(world: World, before: dict[str, Any]) -> list[int]:
     """A job that was submitted before, as it was when the script came."""
-    state = {"running": JobState.RUNNING, "ended": JobState.COMPLETED}.get(before.get("wait", ""), JobState.QUEUED)
+    state = {"running": JobState.RUNNING, "ended": JobState.COMPLETED}.get(
+        before.get("wait", ""), JobState.QUEUED
+    )
     if state == JobState.COMPLETED and "exit 1" in before["script"]:
         state = JobState.FAILED
     args = before.get("args", [])
@@ -174,7 +179,11 @@ def compare(world: World, case: dict[str, Any]) -> Verdict:
     """Hand a case to the door at the time at which Slurm was given it, and compare."""
     outcome = case["outcome"]
     job = outcome.get("job") or (outcome.get("jobs") or [{}])[0]
-    submitted = (job.get("EligibleTime") or {}).get("submitted") if isinstance(job.get("EligibleTime"), dict) else None
+    submitted = (
+        (job.get("EligibleTime") or {}).get("submitted")
+        if isinstance(job.get("EligibleTime"), dict)
+        else None
+    )
     if submitted:
         with time_machine.travel(datetime.fromisoformat(submitted).replace(tzinfo=UTC), tick=False):
             here = answer(world, case)
@@ -194,7 +203,9 @@ def _verdict(case: dict[str, Any], outcome: dict[str, Any], job: dict[str, Any],
     jobs = outcome.get("jobs") or [job]
     differences = [name for name, ours, theirs in _asked(case, job, jobs, here) if ours != theirs]
     less = any(
-        ours < theirs for name, ours, theirs in _asked(case, job, jobs, here) if name in ("tasks", "cpus", "memory", "gpus")
+        ours < theirs
+        for name, ours, theirs in _asked(case, job, jobs, here)
+        if name in ("tasks", "cpus", "memory", "gpus")
     )
     return Verdict("differs" if differences else "agrees", tuple(differences), less)
 
@@ -223,7 +234,10 @@ def _asked(
     found.append(("gpus", (spec.gpus or 0) * spec.tasks, int(tres.get("gres/gpu", 0) if tres else 0)) if tres else
                  ("gpus", 0, 0))  # fmt: skip
     if spec.nodes is not None and job.get("NumNodes", "").isdigit():
-        found.append(("nodes", spec.nodes, int(job["NumNodes"])))
+        # Of a range any number is right: how many are free decides there.
+        span = re.search(r"-N (\d+)-(\d+)", case.get("script", ""))
+        within = span is not None and int(span[1]) <= spec.nodes <= int(span[2])
+        found.append(("nodes", int(job["NumNodes"]) if within else spec.nodes, int(job["NumNodes"])))
     if "TimeLimit" in job:
         found.append(("time", spec.time_limit_seconds, _seconds(job["TimeLimit"])))
     found.append(("queue", spec.queue.slug, job.get("Partition", "main")))
@@ -240,7 +254,10 @@ def _asked(
     found += _where(spec, job)
     found += _when(spec, job)
     found += _array(spec, jobs)
-    found.append(("dependency", _waits_here(here), _waits_there(job) if "Dependency" in job else _waits_here(here)))
+    if "Dependency" in job:
+        theirs = _waits_there(job)
+        ours = _waits_here(here, singleton=("singleton", "") in theirs)
+        found.append(("dependency", ours, theirs))
     return found
 
 
@@ -272,11 +289,20 @@ def _seconds(text: str) -> int | None:
 
 
 def _where(spec: JobSpec, job: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    terms = spec.affinity.get("required", []) + [p["requirements"] for p in spec.affinity.get("preferred", [])]
+    terms = spec.affinity.get("required", []) + [
+        p["requirements"] for p in spec.affinity.get("preferred", [])
+    ]
     every = [one for term in terms for one in term]
     features = {one["key"] for one in every if one["key"] != "@node"}
     names = {
-        operator: sorted({v for one in every if one["key"] == "@node" and one["operator"] == operator for v in one["values"]})
+        operator: sorted(
+            {
+                v
+                for one in every
+                if one["key"] == "@node" and one["operator"] == operator
+                for v in one["values"]
+            }
+        )
         for operator in ("In", "NotIn")
     }
     return [
@@ -329,14 +355,15 @@ def _array(spec: JobSpec, jobs: list[dict[str, Any]]) -> list[tuple[str, Any, An
 _WORDS = {"success": "afterok", "failure": "afternotok", "completion": "afterany"}
 
 
-def _waits_here(here: Answer) -> set[tuple[str, str]]:
+def _waits_here(here: Answer, *, singleton: bool = False) -> set[tuple[str, str]]:
     assert here.spec is not None
     names = {number: name for name, numbers in here.jobs.items() for number in numbers}
     waits: dict[tuple[str, str], set[int]] = {}
     for one in here.spec.depends_on:
         waits.setdefault((_WORDS.get(str(one.kind), str(one.kind)), names[one.number]), set()).add(one.number)
     # Of an array all elements are waited for.
-    return {key for key, numbers in waits.items() if numbers == set(here.jobs[key[1]])}
+    found = {key for key, numbers in waits.items() if numbers == set(here.jobs[key[1]])}
+    return {("singleton", "")} if found == {("afterany", name) for name in here.jobs} and singleton else found
 
 
 def _waits_there(job: dict[str, Any]) -> set[tuple[str, str]]:
@@ -347,4 +374,52 @@ def _waits_there(job: dict[str, Any]) -> set[tuple[str, str]]:
             found |= {("singleton", "")}
         else:
             found.add((kind, rest.strip("@")[:1]))
+    return found
+
+
+# ---------------------------------------------------------------- variables
+
+
+def tasks_there(recorded: dict[str, Any]) -> list[dict[str, str]]:
+    """The variables of each task there, with lists of nodes as commas join them; of an array those of its scripts."""
+    if recorded.get("tasks"):
+        tasks = [recorded["task_common"] | own for own in recorded["tasks"]]
+    else:
+        tasks = [recorded[name] for name in sorted(recorded) if name.startswith("batch")]
+    return [_with_names(task) for task in tasks if task]
+
+
+def _with_names(task: dict[str, str]) -> dict[str, str]:
+    lists = {
+        name: ",".join(_nodes(task[name]))
+        for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+        if name in task
+    }
+    return task | lists
+
+
+def assignments(spec: JobSpec, theirs: list[dict[str, str]]) -> list[Any]:
+    """The tasks of a job as the agents of the nodes that Slurm chose would be given them."""
+    names = theirs[0]["SLURM_JOB_NODELIST"].split(",")
+    is_array = bool(spec.array.indices)
+    on_node = [0] * len(theirs) if is_array else [int(task["SLURM_NODEID"]) for task in theirs]
+    found = []
+    for rank, node in enumerate(on_node):
+        here = [0] if is_array else [other for other, place in enumerate(on_node) if place == node]
+        gpus = spec.gpus or 0
+        first = (0 if is_array else here.index(rank)) * gpus
+        place = 0 if is_array else here.index(rank)
+        more: dict[str, Any] = (
+            {"array_id": "u", "array_index": spec.array.indices[rank], "array_number": 41} if is_array else {}
+        )
+        found.append(
+            an_assignment(
+                name=spec.name, project=spec.project.slug, queue=spec.queue.slug, rank=0 if is_array else rank,
+                tasks=1 if is_array else len(theirs), local_rank=place, node_rank=node, nodes=len(names),
+                node_names=names, env=spec.env, cpu_millis=spec.cpu_millis, memory_mib=spec.memory_mib,
+                devices=list(range(first, first + gpus)), node_devices=list(range(gpus * len(here))), node_ranks=here,
+                node_tasks=[1] if is_array else [on_node.count(place) for place in range(len(names))], cluster="lab",
+                limit_seconds=spec.time_limit_seconds, **more,
+            )
+        )  # fmt: skip
     return found

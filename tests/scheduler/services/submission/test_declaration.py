@@ -16,7 +16,7 @@ from infra.errors import MusterError
 from infra.plain_text import SEVERAL_LINES
 from scheduler.management.commands.describe_job_request import page
 from scheduler.models import Job
-from scheduler.services.submission import rules, sbatch_options
+from scheduler.services.submission import rules
 from scheduler.services.submission.declaration import (
     Declared,
     Form,
@@ -30,6 +30,8 @@ from scheduler.services.submission.declaration import (
 from scheduler.services.submission.fields import Inputs
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE, FIELDS, JOB, JobSpec
 from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
+from scheduler.services.submission.sbatch.directives import Directives, Said
+from scheduler.services.submission.sbatch.readers import READERS
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal, read
 
@@ -174,13 +176,13 @@ SAID: Final = ("1", "10", "gpu:1", "1G", "vision", "HIGH", "0-9", "afterok:1", "
                "enforce-binding")  # fmt: skip
 
 
-@pytest.mark.parametrize("option", sorted(sbatch_options.READERS))
+@pytest.mark.parametrize("option", sorted(READERS))
 def test_an_option_of_sbatch_fills_declared_fields_alone(option: str) -> None:
     filled: set[str] = set()
     for value in SAID:
-        found = sbatch_options.Directives()
+        found = Directives(said={option: Said(2, "")})
         try:
-            sbatch_options.READERS[option](found, value)
+            READERS[option](found, value)
         except ValueError:
             continue  # not what this option takes
         filled |= found.fields.keys()
@@ -190,7 +192,7 @@ def test_an_option_of_sbatch_fills_declared_fields_alone(option: str) -> None:
 
 def test_a_directive_cannot_fill_a_field_that_no_job_has() -> None:
     with pytest.raises(KeyError, match="time_limt"):
-        sbatch_options.Directives().fill("time_limt", 60)
+        Directives().fill("time_limt", 60)
 
 
 # ---------------------------------------------------------------- rules
