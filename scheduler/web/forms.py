@@ -63,7 +63,7 @@ ADVANCED_GROUPS: Final = ("tasks", "lines", "place", "waits", "hold")
 #: In the part that is folded away: opened when one of them is wrong or set.
 ADVANCED: Final = (*(field.name for group in ADVANCED_GROUPS for field in fields_of(group)), "depends_data")
 
-_RESTART_FLAGS: Final = {"never": "no-requeue", "on_failure": "requeue"}
+_RESTART_FLAGS: Final = {"never": "no-requeue", "interrupted": "requeue"}
 _SBATCH_LINE = re.compile(r"^#SBATCH\b", re.MULTILINE)
 
 EXAMPLES: Final[dict[str, dict[str, str]]] = {

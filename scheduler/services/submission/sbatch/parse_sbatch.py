@@ -78,7 +78,8 @@ def parse_sbatch(
     A partition is looked for among the queues that `by` may see; without a person, among those open to all.
     `overrides` are fields of a job that win over the script; `args` are options of sbatch's command line, and
     `submit_env` variables of the person's shell; `script_args` are refused. `file_name` names a
-    job that has no --job-name. An empty script is that of --wrap. Raises InvalidInput that names every line it could not read.
+    job that has no --job-name. An empty script is that of --wrap. Raises InvalidInput that names every line it could
+    not read.
     """
     overrides = overrides or {}
     if script_args:

@@ -118,7 +118,7 @@ def _date(text: str, now: datetime) -> datetime | None:
 def node_names(text: str) -> list[str]:
     """The names of a list as Slurm writes it: `n1,n2`, `node[1-4,7]`, `gpu[01-03]`."""
     found: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]{0,4000}\])+", text):
+    for part in _parts(text):
         for name in _ranged(part.strip()):
             if len(found) >= MAX_NAMES:
                 raise BadValue(f"names more than {MAX_NAMES} nodes")
@@ -126,6 +126,19 @@ def node_names(text: str) -> list[str]:
     if not found:
         raise BadValue(f"{text[:60]!r} names no node")
     return list(dict.fromkeys(found))
+
+
+def _parts(text: str) -> list[str]:
+    """What commas outside brackets divide."""
+    parts: list[list[str]] = [[]]
+    within = False
+    for letter in text:
+        within = letter == "[" or (within and letter != "]")
+        if letter == "," and not within:
+            parts.append([])
+        else:
+            parts[-1].append(letter)
+    return ["".join(part) for part in parts if part]
 
 
 def _ranged(part: str) -> list[str]:

@@ -385,7 +385,10 @@ def tasks_there(recorded: dict[str, Any]) -> list[dict[str, str]]:
     if recorded.get("tasks"):
         tasks = [recorded["task_common"] | own for own in recorded["tasks"]]
     else:
-        tasks = [recorded[name] for name in sorted(recorded) if name.startswith("batch")]
+        scripts = recorded["batch"]
+        tasks = (
+            list(scripts.values()) if all(isinstance(one, dict) for one in scripts.values()) else [scripts]
+        )
     return [_with_names(task) for task in tasks if task]
 
 

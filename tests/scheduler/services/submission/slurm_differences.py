@@ -75,5 +75,20 @@ DIFFERENT: Final[dict[str, str]] = {
     "qos-capped-cpus": "a QOS is a priority class, and has no limits of its own",
 }
 
+_ASKS_NO_MEMORY: Final = "(?!env-mem$|env-mem-per-cpu$|env-mem-per-gpu$|env-args$).*"
+#: Recorded without srun.
+_SCRIPT_ALONE: Final = "env-array|env-array-one|env-export-none"
+_AS_SRUN: Final = "the script runs as srun runs a task, so it has the number of tasks"
+
 #: Variables of a task that differ, by patterns of cases.
-VARIABLES: Final[dict[str, dict[str, str]]] = {}
+VARIABLES: Final[dict[str, dict[str, str]]] = {
+    "CUDA_VISIBLE_DEVICES": {"env-gres-two-nodes": "each task sees its own GPUs alone"},
+    "SLURM_CPUS_PER_TASK": {"env-exclusive": "whole nodes are requested by the CPUs of each task"},
+    "SLURM_MEM_PER_CPU": {_ASKS_NO_MEMORY: "memory that nobody asked for: a site's default"},
+    "SLURM_MEM_PER_NODE": {_ASKS_NO_MEMORY: "memory that nobody asked for: a site's default"},
+    "SLURM_NTASKS": {_SCRIPT_ALONE: _AS_SRUN},
+    "SLURM_NPROCS": {_SCRIPT_ALONE: _AS_SRUN},
+    "SLURM_TASKS_PER_NODE": {
+        "env-exclusive|env-cpus-per-gpu": "CPUs of a node that no task asked for; one task runs"
+    },
+}
