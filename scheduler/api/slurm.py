@@ -174,23 +174,12 @@ class Sbatch(JobView):
 
     def _read(self, data: Any) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
         """The script, what comes with it on sbatch's command line, and the fields of the job beside it."""
-        script = data.get("script") if isinstance(data, Mapping) else None
-        beside = {name: data[name] for name in _BESIDE if name in data} if isinstance(data, Mapping) else {}
-        problem = _beside_problem(beside)
-        wraps = script is None and any(str(word).startswith("--wrap") for word in beside.get("args", ()))
-        if problem is not None:
-            pass
-        elif wraps:
-            script = ""
-        elif not isinstance(script, str) or not script.strip():
-            problem = FieldProblem("script", "Required: the text of an sbatch script.", "required")
-        elif trouble := unclean(script):
-            problem = FieldProblem("script", f"The script {trouble}.", "bad-text")
-        elif "command" in data:
-            problem = FieldProblem("command", "Not allowed together with a script.", "one-of")
+        given: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+        beside = {name: given[name] for name in _BESIDE if name in given}
+        problem = _beside_problem(beside) or _script_problem(given)
         if problem is not None:
             raise InvalidInput(message=problem.message, code="bad-script", problems=[problem])
-        overrides = {name: value for name, value in data.items() if name != "script" and name not in _BESIDE}
+        overrides = {name: value for name, value in given.items() if name != "script" and name not in _BESIDE}
         unknown = [name for name in overrides if name not in FIELDS]
         if unknown:
             message = (
@@ -199,7 +188,21 @@ class Sbatch(JobView):
             raise InvalidInput(
                 message=message, problems=[FieldProblem(str(unknown[0])[:60], message, "unknown-field")]
             )
-        return script, beside, overrides  # type: ignore[return-value]
+        return given.get("script") or "", beside, overrides
+
+
+def _script_problem(given: Mapping[str, Any]) -> FieldProblem | None:
+    """What keeps the script from being read; there may be none where --wrap is on the command line."""
+    script = given.get("script")
+    if "command" in given:
+        return FieldProblem("command", "Not allowed together with a script.", "one-of")
+    if script is None and any(word.startswith("--wrap") for word in given.get("args", ())):
+        return None
+    if not isinstance(script, str) or not script.strip():
+        return FieldProblem("script", "Required: the text of an sbatch script.", "required")
+    if trouble := unclean(script):
+        return FieldProblem("script", f"The script {trouble}.", "bad-text")
+    return None
 
 
 #: What sbatch itself has beside the script.

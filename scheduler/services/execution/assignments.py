@@ -303,10 +303,14 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
     if job.min_tasks is not None:
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_id is not None and job.array_index is not None:
-        assignment["array_id"], assignment["array_index"] = str(job.array_id), job.array_index
-        assignment["array_number"] = job.array_number or job.job
+        _add_array(assignment, job, job.array_id, job.array_index)
     if job.checkpoint != "{}":
         _add_checkpoint(assignment, job)
+
+
+def _add_array(assignment: Assignment, job: _AttemptRow, array: UUID, index: int) -> None:
+    assignment["array_id"], assignment["array_index"] = str(array), index
+    assignment["array_number"] = job.array_number or job.job
 
 
 def _add_checkpoint(assignment: Assignment, job: _AttemptRow) -> None:

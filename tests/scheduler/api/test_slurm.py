@@ -80,7 +80,8 @@ def test_the_command_line_comes_beside_a_script(api: Api, portal: Portal) -> Non
     wrapped = client.post(SBATCH, {"args": ["--wrap", "echo one"]})
     wrong: list[tuple[object, str]] = [
         ({"args": "-n 2"}, "args"), ({"args": [1]}, "args"), ({"submit_env": ["A"]}, "submit_env"),
-        ({"submit_env": {"A": 1}}, "submit_env"), ({"file_name": 1}, "file_name"), ({"script_args": ["x"]}, "script_args"),
+        ({"submit_env": {"A": 1}}, "submit_env"), ({"file_name": 1}, "file_name"),
+        ({"script_args": ["x"]}, "script_args"),
     ]  # fmt: skip
     refused = [client.post(SBATCH, {"script": "#!/bin/sh\ntrue\n", **more}) for more, _ in wrong]
 

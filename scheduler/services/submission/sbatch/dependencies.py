@@ -25,44 +25,50 @@ _JOB: Final = re.compile(r"([0-9]{1,18})(?:_([0-9]{1,9}|\*))?")
 
 def read_dependency(found: Directives, value: str) -> None:
     """`afterok:12:13,afterany:14`: all of them; `afterok:12?afterok:13`: any; `singleton`; a bare number: afterany."""
-    found.dependencies, found.any_dependency, found.singleton = [], "?" in value, False
+    found.times.dependencies, found.times.any_dependency, found.times.singleton = [], "?" in value, False
     if not value:
         return
     if "?" in value and "," in value:
         raise BadValue("mixes , (all of them) and ? (any of them); Slurm takes one of the two")
     for part in re.split(r"[,?]", value):
-        word, *jobs = part.split(":")
-        kind = word.lower()
-        if kind == "singleton" and not jobs:
-            found.singleton = True
-            continue
-        if _JOB.fullmatch(kind) and not jobs:
-            kind, jobs = "afterany", [kind]
-        if kind in _ABSENT and jobs and all(re.fullmatch(r"[0-9_]+(?:\+[0-9]+)?", job) for job in jobs):
-            raise NotSupported(f"{kind}: {_ABSENT[kind]}")
-        if kind not in _KINDS or not jobs:
-            raise BadValue(f"{part[:40]!r} is no dependency; write for example afterok:123")
-        for job in jobs:
-            if not _JOB.fullmatch(job):
-                raise BadValue(f"{job[:40]!r} is not the number of a job; write for example afterok:123")
-            found.dependencies.append((kind, job))
+        if part.lower() == "singleton":
+            found.times.singleton = True
+        else:
+            kind, jobs = _read_part(part)
+            found.times.dependencies += [(kind, job) for job in jobs]
+
+
+def _read_part(part: str) -> tuple[str, list[str]]:
+    """The kind and the jobs of `afterok:12:13`, or of a bare number."""
+    word, *jobs = part.split(":")
+    kind = word.lower()
+    if _JOB.fullmatch(kind) and not jobs:
+        return "afterany", [kind]
+    if kind in _ABSENT and jobs and all(re.fullmatch(r"[0-9_]+(?:\+[0-9]+)?", job) for job in jobs):
+        raise NotSupported(f"{kind}: {_ABSENT[kind]}")
+    if kind not in _KINDS or not jobs:
+        raise BadValue(f"{part[:40]!r} is no dependency; write for example afterok:123")
+    for job in jobs:
+        if not _JOB.fullmatch(job):
+            raise BadValue(f"{job[:40]!r} is not the number of a job; write for example afterok:123")
+    return kind, jobs
 
 
 def fill_dependencies(found: Directives, by: User | None) -> None:
     """The field `depends_on`. The number of an array is that of its first job, and means the whole array."""
     wanted: dict[tuple[str, str], dict[str, Any]] = {}
     groups: list[list[dict[str, Any]]] = []
-    for kind, said in found.dependencies:
+    for kind, said in found.times.dependencies:
         jobs = _jobs_of(said, by) if by is not None else [said.partition("_")[0]]
         if not jobs:
             found.wrong("dependency", f"--dependency: there is no job {said} that you may see.", "not-found")
         group = [{"job": job, "type": kind} for job in jobs]
         groups.append(group)
         wanted |= {(kind, job): one for job, one in zip(jobs, group, strict=True)}
-    if found.any_dependency and len(groups) > 1:
+    if found.times.any_dependency and len(groups) > 1:
         _fill_any(found, groups, wanted)
         return
-    if found.singleton and by is not None:
+    if found.times.singleton and by is not None:
         for job in _jobs_named_alike(found, by):
             wanted.setdefault(("afterany", job), {"job": job, "type": "afterany"})
     if len(wanted) > MAX_DEPENDENCIES:
@@ -84,7 +90,7 @@ def _fill_any(
             "--dependency: any of several arrays cannot be waited for here; name single jobs, or use , for all.",
             "not-supported",
         )
-    elif found.singleton:
+    elif found.times.singleton:
         found.wrong(
             "dependency", "--dependency: singleton is not one of several choices here.", "not-supported"
         )

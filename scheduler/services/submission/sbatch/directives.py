@@ -49,21 +49,24 @@ class Gpus:
 
 
 @dataclass(slots=True)
-class Directives:
-    """Fields of a job, and what Slurm counts by node, by GPU or by CPU until the layout is known."""
+class Shape:
+    """How many tasks on how many nodes."""
 
-    fields: dict[str, Any] = field(default_factory=dict)
-    said: dict[str, Said] = field(default_factory=dict)
-    unhonoured: list[Unhonoured] = field(default_factory=list)
-    problems: list[FieldProblem] = field(default_factory=list)
-    #: Variables of the environment that Slurm sets from what was asked for.
-    variables: dict[str, str] = field(default_factory=dict)
-    #: Of the person's shell, as far as they were sent.
-    submit_env: dict[str, str] = field(default_factory=dict)
     nodes: int | None = None
     most_nodes: int | None = None
     tasks: int | None = None
     tasks_per_node: int | None = None
+    #: Tasks on each node at most, once the layout is known.
+    on_a_node: int = 1
+    #: All of each node, or all its memory.
+    whole_node: bool = False
+    whole_memory: bool = False
+
+
+@dataclass(slots=True)
+class Amounts:
+    """How much, by what Slurm counts it."""
+
     cpus_per_task: int | None = None
     cpus_per_gpu: int | None = None
     cpus_per_node: int | None = None
@@ -75,24 +78,49 @@ class Directives:
     memory_per_cpu_mib: int | None = None
     memory_per_gpu_mib: int | None = None
     disk_per_node_mib: int | None = None
-    #: All memory of each node, or all of each node.
-    whole_memory: bool = False
-    whole_node: bool = False
-    no_time_limit: bool = False
-    #: Tasks on each node at most, once the layout is known.
-    on_a_node: int = 1
+
+
+@dataclass(slots=True)
+class Places:
+    """Where: queues, features of nodes (alternatives, each a list of those a node has together), nodes by name."""
+
     partitions: list[str] = field(default_factory=list)
-    qos: str = ""
-    nice: int = 0
-    #: Alternatives of features that nodes have, each a list; and those that are preferred.
     features: list[list[str]] = field(default_factory=list)
     preferred: list[list[str]] = field(default_factory=list)
     nodelist: list[str] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Times:
+    """When and for how long: `dependencies` are kinds and numbers of jobs as they were written."""
+
     dependencies: list[tuple[str, str]] = field(default_factory=list)
     any_dependency: bool = False
     singleton: bool = False
+    no_time_limit: bool = False
+    #: Seconds.
     time_min: int | None = None
+
+
+@dataclass(slots=True)
+class Directives:
+    """Fields of a job, and what Slurm counts by node, by GPU or by CPU until the layout is known."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, Said] = field(default_factory=dict)
+    unhonoured: list[Unhonoured] = field(default_factory=list)
+    problems: list[FieldProblem] = field(default_factory=list)
+    #: Variables of the environment that Slurm sets from what was asked for.
+    variables: dict[str, str] = field(default_factory=dict)
+    #: Of the person's shell, as far as they were sent.
+    submit_env: dict[str, str] = field(default_factory=dict)
+    shape: Shape = field(default_factory=Shape)
+    amounts: Amounts = field(default_factory=Amounts)
+    places: Places = field(default_factory=Places)
+    times: Times = field(default_factory=Times)
+    qos: str = ""
+    nice: int = 0
     mail_user: str = ""
     ignore_pbs: bool = False
 

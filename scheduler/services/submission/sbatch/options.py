@@ -132,7 +132,7 @@ SAME: Final = {"tasks-per-node": "ntasks-per-node"}
 #: Options that mean something without a value: no array, no dependency, nothing exported.
 MAY_BE_EMPTY: Final = frozenset(["array", "dependency", "export"])
 
-#: Variables of a person's shell that `sbatch` reads, and the options they stand for.
+#: Variables of a person's shell that `sbatch` reads, and the options that they give.
 VARIABLES: Final = {
     **{
         f"SBATCH_{name.upper().replace('-', '_')}": name
@@ -306,7 +306,7 @@ def _valued(name: str, value: str, said: str = "") -> str:
 
 
 def whole_name(said: str) -> str:
-    """The option that a name or the beginning of one stands for; raises BadValue with what may have been meant."""
+    """The option that a name or its beginning means; raises BadValue with the name that may have been meant."""
     if said in LONG:
         return SAME.get(said, said)
     begun = sorted(name for name in LONG - OWN if said and name.startswith(said))

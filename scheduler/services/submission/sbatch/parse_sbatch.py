@@ -308,7 +308,7 @@ def _read_option(found: Directives, said: Said, option: Option, overrides: Mappi
 
 
 def _own_queue(by: User | None, overrides: Mapping[str, Any]) -> list[Queue]:
-    """The queue of a script that names none: that beside the script, or the default one."""
+    """The queue of a script that names none: that beside the script, or the default queue."""
     queues = Queue.objects.filter(project__isnull=True) if by is None else visible_queues(by)
     wanted = overrides.get("queue")
     return list(queues.filter(slug=str(wanted)) if wanted else queues.filter(is_default=True))[:1]
@@ -328,9 +328,9 @@ def _choose(found: Directives, queues: Sequence[Queue]) -> list[Queue]:
         option, message = lacks[queues[0].pk]
         found.wrong(option, message, "can-never-fit")
         return []
-    if found.whole_node or found.whole_memory:
+    if found.shape.whole_node or found.shape.whole_memory:
         request_whole_nodes(found, machines[usable[0].pk])
-    if found.no_time_limit:
+    if found.times.no_time_limit:
         _no_limit(found, usable[0])
     return usable
 

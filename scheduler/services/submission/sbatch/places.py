@@ -87,17 +87,17 @@ def _requirement(feature: str) -> dict[str, Any]:
 def fill_affinity(found: Directives) -> None:
     """The field `affinity`: features are labels that nodes have, and nodes are named by `@node`."""
     names = []
-    if found.nodelist:
-        names.append({"key": NODE_NAME, "operator": "In", "values": found.nodelist})
-    if found.excluded:
-        names.append({"key": NODE_NAME, "operator": "NotIn", "values": found.excluded})
-    terms = [[_requirement(feature) for feature in term] for term in found.features] or [[]]
+    if found.places.nodelist:
+        names.append({"key": NODE_NAME, "operator": "In", "values": found.places.nodelist})
+    if found.places.excluded:
+        names.append({"key": NODE_NAME, "operator": "NotIn", "values": found.places.excluded})
+    terms = [[_requirement(feature) for feature in term] for term in found.places.features] or [[]]
     required = [term + names for term in terms if term + names]
     affinity: dict[str, Any] = {"required": required} if required else {}
-    if found.preferred:
+    if found.places.preferred:
         affinity["preferred"] = [
             {"weight": 50, "requirements": [_requirement(feature) for feature in term]}
-            for term in found.preferred
+            for term in found.places.preferred
         ]
     if affinity:
         found.fill("affinity", affinity)
@@ -112,7 +112,7 @@ def find_queue(found: Directives, by: User | None) -> list[Queue]:
     Others' queues are no names here. A name that nothing has is a problem.
     """
     queues = Queue.objects.filter(project__isnull=True) if by is None else visible_queues(by)
-    return [queue for name in found.partitions if (queue := _called(found, queues, name)) is not None]
+    return [queue for name in found.places.partitions if (queue := _called(found, queues, name)) is not None]
 
 
 def _called(found: Directives, queues: QuerySet[Queue], wanted: str) -> Queue | None:
@@ -164,50 +164,55 @@ def machines_of(found: Directives, queue: Queue, *, whole_cluster: bool = False)
         machine
         for name, labels, cpu_millis, memory_mib in rows
         if (machine := Machine(name, labels, cpu_millis // 1000, memory_mib, devices[name])).gpus >= least
-        and name not in found.excluded
+        and name not in found.places.excluded
         and _suits(found, name, labels)
     ]
 
 
 def check_names(found: Directives, queue: Queue) -> None:
-    """Refuse names and features that no node of the cluster has: a misspelt one would keep the job pending for ever."""
-    if not (found.nodelist or found.excluded or found.features or found.preferred):
+    """Refuse names and features that no node of the cluster has: with a misspelt one the job would stay pending."""
+    places = found.places
+    if not (places.nodelist or places.excluded or places.features or places.preferred):
         return
     everywhere = dict(Node.objects.filter(cluster=queue.cluster_id).values_list("name", "labels"))
-    for option, names in (("nodelist", found.nodelist), ("exclude", found.excluded)):
-        if lost := [name for name in names if name not in everywhere]:
+    for option, names in (("nodelist", places.nodelist), ("exclude", places.excluded)):
+        lost = next((name for name in names if name not in everywhere), None)
+        if lost is not None:
             found.wrong(
-                option, f"--{option}: there is no node {lost[0][:60]!r}{_some(everywhere)}.", "not-found"
+                option, f"--{option}: there is no node {lost[:60]!r}{_some(everywhere)}.", "not-found"
             )
-    for option, terms in (("constraint", found.features), ("prefer", found.preferred)):
-        for feature in dict.fromkeys(feature for term in terms for feature in term):
-            if not any(_has(labels, feature) for labels in everywhere.values()):
-                known = {key for labels in everywhere.values() for key in labels}
-                found.wrong(
-                    option,
-                    f"--{option}: no node has the feature {feature[:60]!r}; features are labels of nodes"
-                    f"{_some(known)}.",
-                    "not-found",
-                )
+    known = list(everywhere.values())
+    for option, terms in (("constraint", places.features), ("prefer", places.preferred)):
+        features = dict.fromkeys(feature for term in terms for feature in term)
+        for feature in features:
+            if not any(_has(labels, feature) for labels in known):
+                _no_feature(found, option, feature, known)
+
+
+def _no_feature(found: Directives, option: str, feature: str, known: list[dict[str, str]]) -> None:
+    there = _some({key for labels in known for key in labels})
+    found.wrong(
+        option,
+        f"--{option}: no node has the feature {feature[:60]!r}; features are labels of nodes{there}.",
+        "not-found",
+    )
 
 
 def lacking(found: Directives, queue: Queue, machines: Sequence[Machine]) -> tuple[str, str]:
     """The option that leaves too few nodes of a queue, and the sentence; two empty texts where enough are left."""
-    needed = found.nodes or 1
+    needed = found.shape.nodes or 1
     narrows = [name for name in ("constraint", "nodelist", "exclude") if name in found.said]
-    if not narrows and not found.fields.get("gpu_count"):
-        return "", ""  # the size alone is compared with the machines later
     names = {machine.name for machine in machines}
-    if missing := [name for name in found.nodelist if name not in names]:
+    missing = [name for name in found.places.nodelist if name not in names]
+    if missing:
         return "nodelist", (
-            f"--nodelist: {missing[0]} is excluded, or is no node of queue {queue.slug} with what else is requested."
+            f"--nodelist: {missing[0]} is excluded, or is not a node of queue {queue.slug} with what is requested."
         )
-    if len(machines) >= needed or (
-        not narrows and (machines or not machines_of(found, queue, whole_cluster=True))
-    ):
-        return "", ""  # what no node of the cluster has is refused with numbers later
+    enough = len(machines) >= (needed if narrows else 1)
+    if enough or (not narrows and _is_nowhere(found, queue)):
+        return "", ""
     gpus = [name for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task") if name in found.said]
-    option = (narrows or gpus or ["nodes"])[0]
+    option = [*narrows, *gpus, "nodes"][0]
     many = "nodes" if len(machines) != 1 else "node"
     return option, (
         f"--{option}: {len(machines) or 'no'} {many} of queue {queue.slug} can have what is requested, and the job "
@@ -215,9 +220,14 @@ def lacking(found: Directives, queue: Queue, machines: Sequence[Machine]) -> tup
     )
 
 
+def _is_nowhere(found: Directives, queue: Queue) -> bool:
+    """Whether no node of the cluster has the GPUs: such a job is refused with numbers, as at every door."""
+    return "gpu_count" not in found.fields or not machines_of(found, queue, whole_cluster=True)
+
+
 def _suits(found: Directives, name: str, labels: dict[str, str]) -> bool:
-    named = not found.nodelist or name in found.nodelist
-    terms = found.features
+    named = not found.places.nodelist or name in found.places.nodelist
+    terms = found.places.features
     return named and (not terms or any(all(_has(labels, feature) for feature in term) for term in terms))
 
 
@@ -233,17 +243,17 @@ def _some(names: Iterable[str]) -> str:
 
 def fit_nodelist(found: Directives) -> None:
     """`--nodelist` names nodes that the job is to have all of; a job that may add others does not exist here."""
-    names = len(found.nodelist)
+    names = len(found.places.nodelist)
     if not names:
         return
-    if found.nodes is not None and found.nodes < names:
-        found.wrong("nodelist", f"--nodelist: names {names} nodes, but --nodes requests {found.nodes}.")
-    elif found.nodes is not None and found.nodes > names:
+    if found.shape.nodes is not None and found.shape.nodes < names:
+        found.wrong("nodelist", f"--nodelist: names {names} nodes, but --nodes requests {found.shape.nodes}.")
+    elif found.shape.nodes is not None and found.shape.nodes > names:
         found.wrong(
             "nodelist",
-            f"--nodelist: names {names} of {found.nodes} nodes; named nodes and others together do not exist here. "
+            f"--nodelist: names {names} of {found.shape.nodes} nodes; named nodes and others together do not exist here. "
             "Name all of them, or lower --nodes.",
             "not-supported",
         )
     else:
-        found.nodes = names
+        found.shape.nodes = names

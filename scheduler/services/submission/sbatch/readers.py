@@ -35,11 +35,12 @@ def _text_to(name: str) -> Reader:
     return read
 
 
-def _count_to(name: str) -> Reader:
-    def read(found: Directives, value: str) -> None:
-        setattr(found, name, count(value))
+def _tasks(found: Directives, value: str) -> None:
+    found.shape.tasks = count(value)
 
-    return read
+
+def _cpus_per_node(found: Directives, value: str) -> None:
+    found.amounts.cpus_per_node = count(value)
 
 
 # ---------------------------------------------------------------- how large
@@ -48,23 +49,23 @@ def _count_to(name: str) -> Reader:
 def _nodes(found: Directives, value: str) -> None:
     """`4`, or `2-4`."""
     least, dash, most = value.partition("-")
-    found.nodes, found.most_nodes = count(least), count(most) if dash else None
-    if found.most_nodes is not None and found.most_nodes < found.nodes:
+    found.shape.nodes, found.shape.most_nodes = count(least), count(most) if dash else None
+    if found.shape.most_nodes is not None and found.shape.most_nodes < found.shape.nodes:
         raise BadValue(f"{value[:40]!r} has its lower number second")
 
 
 def _tasks_per_node(found: Directives, value: str) -> None:
-    found.tasks_per_node = count(value)
+    found.shape.tasks_per_node = count(value)
     found.variables["SLURM_NTASKS_PER_NODE"] = value
 
 
 def _cpus_per_task(found: Directives, value: str) -> None:
-    found.cpus_per_task = count(value)
+    found.amounts.cpus_per_task = count(value)
     found.variables["SLURM_CPUS_PER_TASK"] = value
 
 
 def _cpus_per_gpu(found: Directives, value: str) -> None:
-    found.cpus_per_gpu = count(value)
+    found.amounts.cpus_per_gpu = count(value)
     found.variables["SLURM_CPUS_PER_GPU"] = value
 
 
@@ -95,12 +96,12 @@ def _gres(found: Directives, value: str) -> None:
         raise BadValue(
             f"{value[:60]!r} asks for several kinds of GPUs; the GPUs of a job are of one model here"
         )
-    found.gres = kinds[-1] if kinds else None
+    found.amounts.gres = kinds[-1] if kinds else None
 
 
 def _gpus_to(name: str, variable: str) -> Reader:
     def read(found: Directives, value: str) -> None:
-        setattr(found, name, _gpus(value))
+        setattr(found.amounts, name, _gpus(value))
         found.variables[variable] = value
 
     return read
@@ -110,8 +111,8 @@ def _memory_to(name: str, variable: str) -> Reader:
     def read(found: Directives, value: str) -> None:
         mib = mebibytes(value)
         if name != "memory_per_gpu_mib":
-            found.whole_memory = not mib
-        setattr(found, name, mib or None)
+            found.shape.whole_memory = not mib
+        setattr(found.amounts, name, mib or None)
         if mib:
             found.variables[variable] = str(mib)
 
@@ -119,7 +120,7 @@ def _memory_to(name: str, variable: str) -> Reader:
 
 
 def _disk(found: Directives, value: str) -> None:
-    found.disk_per_node_mib = mebibytes(value)
+    found.amounts.disk_per_node_mib = mebibytes(value)
 
 
 def _exclusive(found: Directives, value: str) -> str | None:
@@ -130,7 +131,7 @@ def _exclusive(found: Directives, value: str) -> str | None:
         )
     if value:
         raise BadValue(f"{value[:40]!r} is unknown; write --exclusive")
-    found.whole_node = True
+    found.shape.whole_node = True
     return None
 
 
@@ -143,14 +144,14 @@ def _mcs(found: Directives, value: str) -> None:
 
 def _time(found: Directives, value: str) -> None:
     seconds = minutes(value)
-    found.no_time_limit = seconds is None
+    found.times.no_time_limit = seconds is None
     found.fields.pop("time_limit", None)
     if seconds is not None:
         found.fill("time_limit", seconds)
 
 
 def _time_min(found: Directives, value: str) -> None:
-    found.time_min = minutes(value)
+    found.times.time_min = minutes(value)
 
 
 def _begin(found: Directives, value: str) -> None:
@@ -196,7 +197,7 @@ def _signal(found: Directives, value: str) -> str | None:
 
 
 def _partition(found: Directives, value: str) -> None:
-    found.partitions = value.split(",")
+    found.places.partitions = value.split(",")
 
 
 def _qos(found: Directives, value: str) -> None:
@@ -213,7 +214,7 @@ def _nice(found: Directives, value: str) -> str | None:
     """How much lower than others the job is put: Slurm's default of 100 is 10 here, of 100."""
     match = re.fullmatch(r"(-?)(\d{1,10})", value or "100", re.ASCII)
     if match is None:
-        return f"{value[:40]!r} is no number."
+        return f"{value[:40]!r} is not a number."
     if match[1] and int(match[2]):
         raise BadValue("only operators raise a job with a negative number; use --priority")
     found.nice = int(match[2])
@@ -230,7 +231,7 @@ def _array(found: Directives, value: str) -> None:
     if re.search(r"\s", value) or (limit and not limit.isdecimal()):
         raise BadValue(f"{value[:40]!r} is not an array; write for example 0-9, 1,3,5 or 0-99%10")
     if len(limit) > 9:
-        raise BadValue(f"{limit[:40]!r} is no number of elements that may run at once")
+        raise BadValue(f"{limit[:40]!r} is not a number of elements that may run at once")
     at_once = f"%{int(limit)}" if percent and limit and int(limit) else ""
     read_array(f"{ranges}{at_once}", most=settings.MUSTER_MAX_ARRAY_SIZE)
     found.fill("array", f"{ranges}{at_once}")
@@ -261,19 +262,19 @@ def _kill_on_invalid_dep(found: Directives, value: str) -> str | None:
 
 
 def _constraint(found: Directives, value: str) -> None:
-    found.features = feature_terms(value)
+    found.places.features = feature_terms(value)
 
 
 def _prefer(found: Directives, value: str) -> None:
-    found.preferred = feature_terms(value)
+    found.places.preferred = feature_terms(value)
 
 
 def _nodelist(found: Directives, value: str) -> None:
-    found.nodelist = node_names(value)
+    found.places.nodelist = node_names(value)
 
 
 def _exclude(found: Directives, value: str) -> None:
-    found.excluded = node_names(value)
+    found.places.excluded = node_names(value)
 
 
 def _threads_per_core(found: Directives, value: str) -> str:
@@ -436,12 +437,12 @@ READERS: Final[dict[str, Reader]] = {
     "mem-bind": _mem_bind,
     "mem-per-cpu": _memory_to("memory_per_cpu_mib", "SLURM_MEM_PER_CPU"),
     "mem-per-gpu": _memory_to("memory_per_gpu_mib", "SLURM_MEM_PER_GPU"),
-    "mincpus": _count_to("cpus_per_node"),
+    "mincpus": _cpus_per_node,
     "nice": _nice,
     "no-requeue": _restart("never"),
     "nodelist": _nodelist,
     "nodes": _nodes,
-    "ntasks": _count_to("tasks"),
+    "ntasks": _tasks,
     "ntasks-per-node": _tasks_per_node,
     "open-mode": _open_mode,
     "output": _text_to("standard_output"),

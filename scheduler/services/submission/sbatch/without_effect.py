@@ -8,8 +8,8 @@ from typing import Final
 #: Without effect, and why. None of them narrows where a job runs, what it gets, or when.
 IGNORED: Final[dict[str, str]] = {
     "acctg-freq": "Use is always measured; how often is the site's setting.",
-    "contiguous": "Nodes have no order here; the field pack keeps the tasks of a job near to each other.",
-    "core-spec": "No cores of a node are set aside for the system by a job.",
+    "contiguous": "Nodes have no order here; the field pack requests one rack or zone for the tasks of a job.",
+    "core-spec": "Cores of a node are not reserved for the system by a job.",
     "cpu-freq": "The frequency of CPUs is the node's own.",
     "delay-boot": "Nodes are not booted for a job.",
     "distribution": "Tasks are placed by the planner; SLURM_NODEID and SLURM_LOCALID say where each runs.",
@@ -27,8 +27,8 @@ IGNORED: Final[dict[str, str]] = {
     "propagate": "Limits are the node's own.",
     "quiet": "The answer is the same.",
     "spread-job": "The profile of the queue decides how tasks are spread.",
-    "switches": "Switches are not known; the field pack keeps the tasks of a job near to each other.",
-    "thread-spec": "No threads of a node are set aside for the system by a job.",
+    "switches": "Switches are not known; the field pack requests one rack or zone for the tasks of a job.",
+    "thread-spec": "Threads of a node are not reserved for the system by a job.",
     "use-min-nodes": "The profile of the queue decides how tasks are spread.",
     "verbose": "The answer is the same.",
     "wait": "The answer comes at once; the job says when it ended.",
