@@ -54,8 +54,11 @@ def _read_part(part: str) -> tuple[str, list[str]]:
     return kind, jobs
 
 
-def fill_dependencies(found: Directives, by: User | None) -> None:
-    """The field `depends_on`. The number of an array is that of its first job, and means the whole array."""
+def fill_dependencies(found: Directives, by: User | None, *, name: str) -> None:
+    """The field `depends_on` of a job of this name.
+
+    The number of an array is that of its first job, and means the whole array.
+    """
     wanted: dict[tuple[str, str], dict[str, Any]] = {}
     groups: list[list[dict[str, Any]]] = []
     for kind, said in found.times.dependencies:
@@ -69,7 +72,7 @@ def fill_dependencies(found: Directives, by: User | None) -> None:
         _fill_any(found, groups, wanted)
         return
     if found.times.singleton and by is not None:
-        for job in _jobs_named_alike(found, by):
+        for job in _jobs_named_alike(found, by, name):
             wanted.setdefault(("afterany", job), {"job": job, "type": "afterany"})
     if len(wanted) > MAX_DEPENDENCIES:
         found.wrong(
@@ -113,9 +116,8 @@ def _jobs_of(said: str, by: User) -> list[str]:
     return [str(one) for one in array.values_list("number", flat=True)[: MAX_DEPENDENCIES + 1]]
 
 
-def _jobs_named_alike(found: Directives, by: User) -> list[str]:
+def _jobs_named_alike(found: Directives, by: User, name: str) -> list[str]:
     """The person's jobs of the same name that have not ended."""
-    name = found.fields.get("name", "")
     if not name:
         found.wrong("dependency", "--dependency: singleton needs a name; add --job-name.", "required")
         return []

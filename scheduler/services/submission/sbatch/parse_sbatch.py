@@ -96,7 +96,7 @@ def parse_sbatch(
     _check_mail_user(found, by)
     fit_nodelist(found)
     fill_affinity(found)
-    fill_dependencies(found, by)
+    fill_dependencies(found, by, name=str(overrides.get("name") or found.fields.get("name", "")))
     fill_priority(found, by)
     if not found.problems:
         translate(found)

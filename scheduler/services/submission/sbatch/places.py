@@ -206,7 +206,7 @@ def lacking(found: Directives, queue: Queue, machines: Sequence[Machine]) -> tup
     missing = [name for name in found.places.nodelist if name not in names]
     if missing:
         return "nodelist", (
-            f"--nodelist: {missing[0]} is excluded, or is not a node of queue {queue.slug} with what is requested."
+            f"--nodelist: {missing[0]} is excluded, or is no node of queue {queue.slug} with what is requested."
         )
     enough = len(machines) >= (needed if narrows else 1)
     if enough or (not narrows and _is_nowhere(found, queue)):
@@ -251,8 +251,8 @@ def fit_nodelist(found: Directives) -> None:
     elif found.shape.nodes is not None and found.shape.nodes > names:
         found.wrong(
             "nodelist",
-            f"--nodelist: names {names} of {found.shape.nodes} nodes; named nodes and others together do not exist here. "
-            "Name all of them, or lower --nodes.",
+            f"--nodelist: names {names} of {found.shape.nodes} nodes; named nodes and others together do not exist "
+            "here. Name all of them, or lower --nodes.",
             "not-supported",
         )
     else:
