@@ -82,13 +82,7 @@ def parse_sbatch(
     not read.
     """
     overrides = overrides or {}
-    if script_args:
-        message = "arguments of the script do not exist here; write them into the script, or use --export."
-        raise _broken([FieldProblem("script_args", message, NOT_SUPPORTED)])
-    if not script and (command := _wrapped_command(args)) is not None:
-        script, file_name = wrapped(command), "wrap"
-    elif _wrapped_command(args) is not None:
-        raise _broken([Said(0, "").problem("--wrap: there is a script already; give one of them.", "one-of")])
+    script, file_name = _script(script, args, script_args, file_name)
     found = read_directives(script, args=args, submit_env=submit_env, overrides=overrides)
     if file_name and "name" not in found.fields:
         found.fill("name", file_name)
@@ -111,6 +105,19 @@ def parse_sbatch(
         payload["queue"] = _first_that_fits(payload, usable, by)
         found.note("partition", f"A job has one queue here: {payload['queue']}, the first that fits.")
     return payload, found.unhonoured
+
+
+def _script(script: str, args: Sequence[str], script_args: Sequence[str], file_name: str) -> tuple[str, str]:
+    """The script and its name, those of --wrap where there is no script."""
+    if script_args:
+        message = "arguments of the script do not exist here; write them into the script, or use --export."
+        raise _broken([FieldProblem("script_args", message, NOT_SUPPORTED)])
+    command = _wrapped_command(args)
+    if command is None:
+        return script, file_name
+    if script:
+        raise _broken([Said(0, "").problem("--wrap: there is a script already; give one of them.", "one-of")])
+    return wrapped(command), "wrap"
 
 
 def read_directives(
