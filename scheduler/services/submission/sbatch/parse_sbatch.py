@@ -94,7 +94,7 @@ def parse_sbatch(
     fill_priority(found, by)
     if not found.problems:
         translate(found)
-    usable = _choose(found, queues or _own_queue(by, overrides)) if not found.problems else []
+    usable = _choose(found, queues, by, overrides) if not found.problems else []
     fill_variables(found)
     if found.problems:
         raise _broken(found.problems)
@@ -285,8 +285,7 @@ def _read_option(found: Directives, said: Said, option: Option, overrides: Mappi
     if FIELD_OF.get(name, "") in overrides:
         return
     if said.line and name in ONLY_ON_THE_COMMAND_LINE:
-        reason = "Has a meaning on the command line only."
-        found.unhonoured.append(Unhonoured(said.line, said.text, reason))
+        found.unhonoured.append(Unhonoured(said.line, said.text, "Has a meaning on the command line only."))
         return
     if name in ABSENT:
         found.problems.append(said.problem(f"--{name}: {ABSENT[name]}.", NOT_SUPPORTED))
@@ -321,8 +320,23 @@ def _own_queue(by: User | None, overrides: Mapping[str, Any]) -> list[Queue]:
     return list(queues.filter(slug=str(wanted)) if wanted else queues.filter(is_default=True))[:1]
 
 
-def _choose(found: Directives, queues: Sequence[Queue]) -> list[Queue]:
-    """Those of the queues that have the nodes for the job; where none has, the first says what it lacks."""
+def _choose(
+    found: Directives, named: Sequence[Queue], by: User | None, overrides: Mapping[str, Any]
+) -> list[Queue]:
+    """Those of the queues that have the nodes for the job; where none has, the first says what it lacks.
+
+    Queues and nodes are read only for a script that asks for something of them.
+    """
+    narrowed = {
+        "constraint",
+        "nodelist",
+        "exclude",
+        "prefer",
+    } & found.said.keys() or "gpu_count" in found.fields
+    whole = found.shape.whole_node or found.shape.whole_memory
+    if not (narrowed or whole or found.times.no_time_limit):
+        return list(named)
+    queues = named or _own_queue(by, overrides)
     if not queues:
         return []
     check_names(found, queues[0])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Count, F, Q, QuerySet
 
 from accounts.models import User
 from quotas.core.gpu_models import suits
@@ -148,13 +148,11 @@ class Machine:
 def machines_of(found: Directives, queue: Queue, *, whole_cluster: bool = False) -> list[Machine]:
     """The nodes of a queue, or of its cluster, that have the names, features and GPUs that the script asks for."""
     model = str(found.fields.get("gpu_type", ""))
-    devices = Counter(
-        name
-        for name, of_device in Device.objects.filter(node__cluster=queue.cluster_id, kind="gpu", gone=False)
-        .exclude(model__contains="MIG ")
-        .values_list("node__name", "model")
-        if suits(model, of_device)
-    )
+    devices: Counter[str] = Counter()
+    if model or found.fields.get("gpu_count"):
+        kinds = Device.objects.filter(node__cluster=queue.cluster_id, kind="gpu", gone=False).order_by()
+        for name, of_device, number in kinds.values_list("node__name", "model").annotate(number=Count("pk")):
+            devices[name] += number if suits(model, of_device) else 0
     nodes = Node.objects.filter(cluster=queue.cluster_id)
     if not whole_cluster and queue.partitions.exists():
         nodes = nodes.filter(partitions__queues=queue).distinct()

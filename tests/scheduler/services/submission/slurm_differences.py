@@ -82,7 +82,10 @@ _AS_SRUN: Final = "the script runs as srun runs a task, so it has the number of 
 
 #: Variables of a task that differ, by patterns of cases.
 VARIABLES: Final[dict[str, dict[str, str]]] = {
-    "CUDA_VISIBLE_DEVICES": {"env-gres-two-nodes": "each task sees its own GPUs alone"},
+    "CUDA_VISIBLE_DEVICES": {
+        "env-gres-two-nodes": "each task sees its own GPUs alone",
+        "(?!env-g|env-cpus-per-gpu$|env-mem-per-gpu$|env-args$).*": "empty and not unset: a job without GPUs sees none",
+    },
     "SLURM_CPUS_PER_TASK": {"env-exclusive": "whole nodes are requested by the CPUs of each task"},
     "SLURM_MEM_PER_CPU": {_ASKS_NO_MEMORY: "memory that nobody asked for: a site's default"},
     "SLURM_MEM_PER_NODE": {_ASKS_NO_MEMORY: "memory that nobody asked for: a site's default"},
