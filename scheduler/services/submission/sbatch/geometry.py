@@ -215,7 +215,7 @@ def request_whole_nodes(found: Directives, machines: Sequence[Machine]) -> None:
         _all_cpus(found, machines)
     if shape.whole_memory and not found.problems:
         _all_memory(found, machines)
-    if shape.nodes is None and shape.tasks_per_node is None:
+    if (shape.whole_node or shape.whole_memory) and shape.nodes is None and shape.tasks_per_node is None:
         found.fill("nodes", 1)
 
 

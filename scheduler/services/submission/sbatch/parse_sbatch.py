@@ -327,14 +327,9 @@ def _choose(
 
     Queues and nodes are read only for a script that asks for something of them.
     """
-    narrowed = {
-        "constraint",
-        "nodelist",
-        "exclude",
-        "prefer",
-    } & found.said.keys() or "gpu_count" in found.fields
-    whole = found.shape.whole_node or found.shape.whole_memory
-    if not (narrowed or whole or found.times.no_time_limit):
+    asks = {"constraint", "nodelist", "exclude", "prefer"} & found.said.keys() or "gpu_count" in found.fields
+    whole = found.shape.whole_node or found.shape.whole_memory or found.times.no_time_limit
+    if not (asks or whole):
         return list(named)
     queues = named or _own_queue(by, overrides)
     if not queues:
@@ -344,20 +339,20 @@ def _choose(
         return []
     machines = {queue.pk: machines_of(found, queue) for queue in queues}
     lacks = {queue.pk: lacking(found, queue, machines[queue.pk]) for queue in queues}
-    usable = [queue for queue in queues if not lacks[queue.pk][1]]
+    usable = [queue for queue in queues if lacks[queue.pk] == ("", "")]
     if not usable:
-        option, message = lacks[queues[0].pk]
-        found.wrong(option, message, "can-never-fit")
-        return []
-    if found.shape.whole_node or found.shape.whole_memory:
+        found.wrong(*lacks[queues[0].pk], "can-never-fit")
+    elif whole:
         request_whole_nodes(found, machines[usable[0].pk])
-    if found.times.no_time_limit:
         _no_limit(found, usable[0])
+        return usable[:1]  # what is requested is of this queue
     return usable
 
 
 def _no_limit(found: Directives, queue: Queue) -> None:
     """`--time=0` requests no limit: what the queue does not allow is refused, and its default is not taken for it."""
+    if not found.times.no_time_limit:
+        return
     if queue.max_wall_seconds is not None:
         found.wrong(
             "time",
