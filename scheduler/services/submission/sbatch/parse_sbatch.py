@@ -39,7 +39,7 @@ from scheduler.services.submission.sbatch.places import (
 )
 from scheduler.services.submission.sbatch.readers import READERS
 from scheduler.services.submission.sbatch.turns import fill_priority
-from scheduler.services.submission.sbatch.variables import fill_variables
+from scheduler.services.submission.sbatch.variables import with_variables
 from scheduler.services.submission.sbatch.without_effect import (
     ABSENT,
     IGNORED,
@@ -95,12 +95,11 @@ def parse_sbatch(
     if not found.problems:
         translate(found)
     usable = _choose(found, queues, by, overrides) if not found.problems else []
-    fill_variables(found)
     if found.problems:
         raise _broken(found.problems)
     if queues:
         found.fill("queue", usable[0].slug)
-    payload = {**found.fields, **overrides, "script": script}
+    payload = with_variables({**found.fields, **overrides, "script": script}, found.variables)
     if len(queues) > 1 and by is not None:
         payload["queue"] = _first_that_fits(payload, usable, by)
         found.note("partition", f"A job has one queue here: {payload['queue']}, the first that fits.")

@@ -299,6 +299,15 @@ def test_the_command_line_wins_over_variables_and_these_over_the_script(portal: 
         submit(portal, submit_env={"SBATCH_TIMELIMIT": "abc"})
 
 
+def test_what_slurm_sets_is_there_beside_fields_of_the_job(portal: Portal) -> None:
+    spec, _ = submit(portal, "-c 2", "--export=A=1", overrides={"env": {"B": "2"}, "array": "3-5:2"})
+
+    assert spec.env == {
+        "B": "2", "SLURM_CPUS_PER_TASK": "2", "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "3",
+        "SLURM_ARRAY_TASK_MAX": "5", "SLURM_ARRAY_TASK_STEP": "2",
+    }  # fmt: skip
+
+
 def test_wrap_is_a_script(portal: Portal) -> None:
     payload, _ = parse_sbatch("", by=portal.cast.owner, args=["--wrap=echo one", "-n2"])
 
