@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from django.conf import settings
@@ -32,7 +33,5 @@ def _of_array(array: Any) -> dict[str, str]:
         "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
         "SLURM_ARRAY_TASK_MIN": str(indices[0]),
         "SLURM_ARRAY_TASK_MAX": str(indices[-1]),
-        "SLURM_ARRAY_TASK_STEP": str(
-            min((b - a for a, b in zip(indices, indices[1:], strict=False)), default=1)
-        ),
+        "SLURM_ARRAY_TASK_STEP": str(min((b - a for a, b in pairwise(indices)), default=1)),
     }
