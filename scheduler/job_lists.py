@@ -369,13 +369,13 @@ def estimate(jobs: QuerySet[Job, Any]) -> Count:
     return Count(max(int(plan[0]["Plan"]["Plan Rows"]), MOST_COUNTED), estimated=True)
 
 
-def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
+def state_counts(jobs: JobQuerySet) -> dict[str, Count]:
     """How many of these are in each internal state that any is in; one query, and one for each estimate."""
     counted = of_each = jobs.order_by().values("state")
-    few = isinstance(jobs, JobQuerySet) and jobs.are_few
+    few = jobs.are_few
     if not few:
-        counted = of_each.filter(outcome=None).union(
-            *(of_each.filter(outcome=state)[:MOST_COUNTED] for state in OVER), all=True
+        counted = of_each.not_over().union(
+            *(of_each.in_states([state])[:MOST_COUNTED] for state in OVER), all=True
         )
     try:
         sql, parameters = counted.query.sql_with_params()
@@ -385,7 +385,7 @@ def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
         cursor.execute(f"SELECT state, count(*) FROM ({sql}) AS counted GROUP BY state", parameters)  # noqa: S608
         found = cursor.fetchall()
     return {
-        state: estimate(jobs.filter(outcome=state))
+        state: estimate(jobs.in_states([state]))
         if not few and state in OVER and rows >= MOST_COUNTED
         else Count(rows)
         for state, rows in found

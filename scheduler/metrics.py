@@ -16,6 +16,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, FailureClass, JobS
 from scheduler.services.accounting.holds import WITHOUT_HOLD
 from scheduler.services.planning.residents import memories
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
+from scheduler.state.db.fragments import IN_LINE
 
 log = structlog.get_logger(__name__)
 
@@ -108,12 +109,12 @@ def _values(states: Iterable[str]) -> list[str]:
 GAUGES: Final = (
     Gauge(
         "muster_jobs_pending", "Jobs that wait, by why.", ["category", "reason", "queue"],
-        """
+        f"""
         SELECT coalesce(nullif(job.reason_category, ''), 'system'),
             coalesce(nullif(job.reason_code, ''), 'NotEvaluatedYet'), queue.slug, count(*)
         FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
-        WHERE job.outcome IS NULL AND job.state = ANY(%s) GROUP BY 1, 2, 3
-        """,
+        WHERE {IN_LINE} AND job.state = ANY(%s) GROUP BY 1, 2, 3
+        """,  # noqa: S608  a constant of ours
         [_values(PENDING)],
     ),
     Gauge(
@@ -249,11 +250,11 @@ def _jobs() -> Metric:
     family = GaugeMetricFamily("muster_jobs", "Jobs that are not over.", labels=["state", "queue"])
     counts: dict[tuple[str, str], int] = {}
     rows = _rows(
-        """
+        f"""
         SELECT job.state, queue.slug, count(*)
         FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
-        WHERE job.outcome IS NULL GROUP BY 1, 2
-        """
+        WHERE {IN_LINE} GROUP BY 1, 2
+        """  # noqa: S608  a constant of ours
     )
     for state, queue, count in rows:
         key = (PUBLIC[JobState(state)].value, queue)
@@ -308,17 +309,17 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
     ),
     # I5: a job that holds resources has exactly one live attempt, of its latest epoch, and no other has any.
     "I5": (
-        """
+        f"""
         SELECT (
             SELECT count(*) FROM scheduler_attempt attempt
                 JOIN scheduler_job job ON job.number = attempt.job_id
             WHERE attempt.is_live AND (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
         ) + (
-            SELECT count(*) FROM scheduler_job job WHERE job.outcome IS NULL AND job.state = ANY(%s) AND NOT EXISTS (
+            SELECT count(*) FROM scheduler_job job WHERE {IN_LINE} AND job.state = ANY(%s) AND NOT EXISTS (
                 SELECT 1 FROM scheduler_attempt WHERE job_id = job.number AND is_live
             )
         )
-        """,
+        """,  # noqa: S608  a constant of ours
         [_values(ACTIVE), _values(ACTIVE)],
     ),
     # I6: what is over holds nothing.

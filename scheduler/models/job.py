@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Case, F, Q, When
+from django.db.models import Case, Exists, F, OuterRef, Q, When
 from django.utils import timezone
 
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, FailureClass, JobState, PublicState
@@ -54,16 +54,18 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def not_over(self) -> JobQuerySet:
         """Jobs that wait or run."""
-        return self.filter(outcome=None)
+        return self.filter(in_line())
 
     def in_states(self, states: Collection[str]) -> JobQuerySet:
-        """Jobs in one of these states, asked for in the words of the indexes: those have `outcome`, not `state`."""
-        over = [state for state in OVER if state in states]
-        alive = [state for state in NOT_OVER if state in states]
-        if not alive:
-            return self.filter(outcome__in=over)
-        among_alive = Q(outcome=None, state__in=alive)
-        return self.filter(among_alive | Q(outcome__in=over)) if over else self.filter(among_alive)
+        """Jobs in one of these states, asked for in the words of what is indexed: `JobInLine` and `unsuccessful`."""
+        asked = [state for state in (*OVER, *NOT_OVER) if state in states]
+        if asked and not set(asked) & set(OVER):
+            return self.filter(in_line(), state__in=asked)
+        if asked and set(asked) <= set(UNSUCCESSFUL):
+            return self.filter(unsuccessful__in=asked)
+        if asked == [JobState.COMPLETED]:
+            return self.filter(state=JobState.COMPLETED, unsuccessful=None)
+        return self.filter(state__in=asked)
 
     def in_public_states(self, states: list[PublicState] | list[str]) -> JobQuerySet:
         wanted = {PublicState(s) for s in states}
@@ -150,7 +152,8 @@ def _some_numbers(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, int]:
 MOST_ARMS: Final = 20
 _BY_NUMBER: Final = (("-number",), ("number",), ("-pk",), ("pk",))
 OVER: Final = sorted(state.value for state in TERMINAL)
-_NOT_COMPLETED: Final = Q(outcome__in=sorted(state.value for state in TERMINAL - {JobState.COMPLETED}))
+#: What a job that is over and did not complete is.
+UNSUCCESSFUL: Final = sorted(state.value for state in TERMINAL - {JobState.COMPLETED})
 NOT_OVER: Final = sorted(state.value for state in set(JobState) - TERMINAL)
 #: This number of rows is read one by one in a few milliseconds.
 FEW: Final = 5000
@@ -161,7 +164,8 @@ class Job(JobRequest):
 
     What was asked for is in its `JobRequest`, whose columns read as this row's own. This row is the one that moves:
     it is small, its pages have room for the next versions of their rows, and no index names what a move changes
-    before the last one (PostgreSQL's heap-only tuples), so that a move writes one short version and no index.
+    (PostgreSQL's heap-only tuples), so that a move writes one short version and no index, and the end of a job that
+    completes, too. Which jobs are not over has a table of its own: `JobInLine`.
     `generation` rises with each change that scheduling cares about.
     """
 
@@ -190,12 +194,15 @@ class Job(JobRequest):
     )
 
     state = models.CharField(max_length=16, choices=choices_of(JobState), default=JobState.CREATED)
-    #: Its state once it is over, else null: what indexes name instead of `state`, which every move changes.
+    #: Its state once it is over, else null. No index names it: the end of a job would write all its indexes.
     outcome = models.GeneratedField(
         expression=Case(When(state__in=OVER, then=F("state"))),
         output_field=models.CharField(max_length=16, null=True),
         db_persist=True,
     )
+    #: Its state once it has failed or is cancelled, else null; a trigger keeps it so. Indexes name it, for most jobs
+    #: complete.
+    unsuccessful = models.CharField(max_length=16, null=True, blank=True, editable=False)
     #: Who holds it, when it is held: "user", "lead" (of its project) or "admin".
     held_by = models.CharField(max_length=8, blank=True)
     reason_code = models.CharField(max_length=32, choices=choices_of(ReasonCode), blank=True)
@@ -243,27 +250,30 @@ class Job(JobRequest):
 
     class Meta:
         ordering = ["-number"]
-        # None names a column that changes before the job is over; but for gangs. `request` is its number.
+        # None names a column that changes before a job fails or is cancelled; but for gangs. `request` is its number.
+        # Ascending: new rows have the largest numbers, and pages that grow at their end are left full when they split.
         indexes = [
-            # What the planner looks at, and all that waits or runs.
-            models.Index(fields=["queue", "request"], name="job_in_line", condition=Q(outcome=None)),
             # Gangs whose nodes are being gathered: each cycle asks, and there are hardly any.
             models.Index(
                 fields=["queue", "request"],
-                name="job_gathers",
-                condition=Q(outcome=None, assembly_until_at__isnull=False),
+                name="job_gathering",
+                condition=Q(assembly_until_at__isnull=False),
             ),
             # Jobs with a deadline or a wait limit, until both are settled.
             models.Index(fields=["check_at"], name="job_to_check", condition=Q(check_at__isnull=False)),
-            # Whose and where, newest first. `outcome` comes last: the end of a job writes all its indexes anyway, and a
-            # list of failed (completed, cancelled) jobs is read from the index alone, not from the rows of the others.
+            # Whose and where, newest first, read from their ends. A list of failed (cancelled) jobs is read from the
+            # index alone, not from the rows of the others; one of completed jobs leaves those out.
             *(
-                models.Index(fields=[of, "-request", "outcome"], name=f"job_of_{of}")
+                models.Index(fields=[of, "request", "unsuccessful"], name=f"jobs_of_{of}")
                 for of in ("user", "project", "queue")
             ),
             # Of jobs that are over there may be millions. Most jobs of all completed: the newest of those are found
             # soon without an index.
-            models.Index(fields=["outcome", "-request"], name="job_over", condition=_NOT_COMPLETED),
+            models.Index(
+                fields=["unsuccessful", "request"],
+                name="job_unsuccessful",
+                condition=Q(unsuccessful__isnull=False),
+            ),
         ]
         constraints = [
             models.CheckConstraint(
@@ -309,6 +319,25 @@ class Job(JobRequest):
     @property
     def is_active(self) -> bool:
         return self.state in ACTIVE
+
+
+class JobInLine(models.Model):
+    """A job that waits or runs: all of these have a row here, which goes as the job ends. Triggers on jobs see to it.
+
+    An index of jobs that are not over would be named by the last move of each, and that move would write them all.
+    """
+
+    pk = models.CompositePrimaryKey("queue_id", "number")
+    queue_id = models.BigIntegerField()
+    number = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"job {self.number} in queue {self.queue_id}"
+
+
+def in_line() -> Exists:
+    """Of a job: that it waits or runs."""
+    return Exists(JobInLine.objects.filter(queue_id=OuterRef("queue_id"), number=OuterRef("pk")))
 
 
 class DependencyKind(models.TextChoices):

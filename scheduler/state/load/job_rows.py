@@ -14,7 +14,7 @@ from scheduler.core.columns import Bools, Ints
 from scheduler.core.snapshot.constraints import Labels
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningColumns
-from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, ms, number_of_type, reason_mark
+from scheduler.state.db.fragments import ANY_OF, IN_LINE, OF_CLUSTER, ms, number_of_type, reason_mark
 from scheduler.state.db.query import ColumnQuery, RowQuery, Table
 from scheduler.state.db.sql import run
 from scheduler.state.load.node_rows import labels_of
@@ -86,7 +86,7 @@ THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
 PENDING: Final = ColumnQuery(
     PENDING_COLUMNS,
     _FROM_JOBS
-    + "{which} AND job.outcome IS NULL AND job.state IN ('queued', 'reserved') ORDER BY job.number {limit} {lock}",
+    + f"{{which}} AND {IN_LINE} AND job.state IN ('queued', 'reserved') ORDER BY job.number {{limit}} {{lock}}",
 )
 #: Every job that waited or ran in a span of time, in the columns of a pending one; `request.created_at` decides
 #: which came before. Those that were given up before they ever started are left out.

@@ -285,7 +285,7 @@ GANG_RESERVATIONS: Final = RowQuery(
     },
     f"""SELECT {{columns}}
 FROM scheduler_job job
-WHERE {OF_CLUSTER} AND job.outcome IS NULL AND job.state = 'reserved' AND job.assembly_until_at > statement_timestamp()
+WHERE {OF_CLUSTER} AND job.state = 'reserved' AND job.assembly_until_at > statement_timestamp()
 ORDER BY job.number""",
 )
 
