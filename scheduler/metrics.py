@@ -16,7 +16,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, FailureClass, JobS
 from scheduler.services.accounting.holds import WITHOUT_HOLD
 from scheduler.services.planning.residents import memories
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
-from scheduler.state.db.fragments import IN_LINE
+from scheduler.state.db.fragments import IN_LINE, live_attempts
 
 log = structlog.get_logger(__name__)
 
@@ -311,9 +311,9 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
     "I5": (
         f"""
         SELECT (
-            SELECT count(*) FROM scheduler_attempt attempt
+            SELECT count(*) FROM {live_attempts()}
                 JOIN scheduler_job job ON job.number = attempt.job_id
-            WHERE attempt.is_live AND (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
+            WHERE (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
         ) + (
             SELECT count(*) FROM scheduler_job job WHERE {IN_LINE} AND job.state = ANY(%s) AND NOT EXISTS (
                 SELECT 1 FROM scheduler_attempt WHERE job_id = job.number AND is_live

@@ -99,7 +99,7 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
         "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
         " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"
         " WHERE n.state = 'down' AND EXISTS (SELECT 1 FROM scheduler_nodeheartbeat h WHERE h.node_id = n.id)"
-        " AND t.is_live AND a.is_live ORDER BY a.id"
+        " AND t.released_at IS NULL AND t.is_live AND a.is_live ORDER BY a.id"
     )
     settled: list[Settled] = []
     for first in range(0, len(rows), BATCH):
@@ -116,7 +116,7 @@ def _end_unstarted() -> None:
     """End tasks of stopped attempts that no agent has fetched."""
     stopped = run(
         "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_task t ON t.attempt_id = a.id"
-        " WHERE a.is_live AND a.stop_asked_at IS NOT NULL AND t.state = 'assigned'"
+        " WHERE t.released_at IS NULL AND a.is_live AND a.stop_asked_at IS NOT NULL AND t.state = 'assigned'"
     )
     if stopped:
         dispatch.end_unstarted([row[0] for row in stopped])
@@ -131,7 +131,8 @@ def _stop_overdue() -> int:
         rows = run(
             "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now() WHERE id IN ("
             "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
-            "  WHERE a.is_live AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
+            "  WHERE a.id IN (SELECT t.attempt_id FROM scheduler_task t WHERE t.released_at IS NULL) AND a.is_live"
+            "  AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
             "   + make_interval(secs => r.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
             "  FOR NO KEY UPDATE OF a SKIP LOCKED) RETURNING id",
             [

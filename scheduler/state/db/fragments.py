@@ -24,6 +24,18 @@ OF_OPEN_QUEUES: Final = """job.queue_id IN (SELECT queue.id FROM scheduler_queue
     WHERE queue.cluster_id = %s AND NOT queue.paused AND NOT cluster.paused)"""
 
 
+def live_attempts(name: str = "attempt") -> str:
+    """An item of FROM: the live attempts, each of which holds something on a node.
+
+    They are found by what is held, then one by one by their keys (`OFFSET 0`): left to choose, the server reads every
+    attempt that ever was where it expects many.
+    """
+    return f"""(SELECT DISTINCT attempt_id FROM scheduler_task WHERE released_at IS NULL) {name}_holds
+    CROSS JOIN LATERAL (
+        SELECT * FROM scheduler_attempt WHERE id = {name}_holds.attempt_id AND is_live OFFSET 0
+    ) {name}"""
+
+
 def ms(column: str) -> str:
     """A moment in milliseconds since 1970."""
     return f"floor(extract(epoch FROM {column}) * 1000)::bigint"
