@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from infra.times_in_text import written
-from scheduler.core.lifecycle import TERMINAL, AttemptState, JobState
+from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.core.reasons.event_texts import ALL_SUCCEEDED, text_of
+from scheduler.models.job import UNSUCCESSFUL
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Statement
 from scheduler.state.lifecycle.verdicts import Verdict
@@ -22,7 +23,8 @@ _REQUEUED: Final = {
     AttemptState.FAILED: "requeued after the failed attempt",
     AttemptState.LOST: "requeued after the lost attempt",
 }
-_UNSUCCESSFUL: Final = TERMINAL - {JobState.COMPLETED}
+#: What the trigger would write in a second version of the row.
+_UNSUCCESSFUL: Final = f"CASE WHEN v.state IN ({', '.join(map(repr, UNSUCCESSFUL))}) THEN v.state END"
 
 
 class Reason(NamedTuple):
@@ -102,10 +104,6 @@ _JOBS: Final[ParameterRows[Outcome]] = ParameterRows(
     {
         "number": ("bigint", lambda one: one.attempt.number),
         "state": ("text", lambda one: one.verdict.job.value),
-        "unsuccessful": (
-            "text",
-            lambda one: one.verdict.job.value if one.verdict.job in _UNSUCCESSFUL else None,
-        ),
         "exit_code": ("int", lambda one: one.verdict.exit_code),
         "exit_signal": ("int", lambda one: one.verdict.exit_signal),
         "end_text": ("text", lambda one: one.verdict.text[:300]),
@@ -122,8 +120,9 @@ _JOBS: Final[ParameterRows[Outcome]] = ParameterRows(
 )
 #: A job that starts again without a wait was stopped by no fault of its own and keeps its place.
 _WRITE_JOBS: Final = f"""
-UPDATE scheduler_job job SET state = v.state, unsuccessful = v.unsuccessful, generation = job.generation + 1,
-    exit_code = v.exit_code, exit_signal = v.exit_signal, end_text = v.end_text, failure_class = v.failure_class,
+UPDATE scheduler_job job SET state = v.state, unsuccessful = {_UNSUCCESSFUL},
+    generation = job.generation + 1, exit_code = v.exit_code, exit_signal = v.exit_signal, end_text = v.end_text,
+    failure_class = v.failure_class,
     completed_at = v.completed_at,
     eligible_at = CASE WHEN v.retry_at IS NULL OR v.reason_code = 'NotEvaluatedYet'
         THEN coalesce(job.eligible_at, v.retry_at) ELSE v.retry_at END,
