@@ -116,6 +116,7 @@ NEW = [
     ),
 ]
 OLD = ("job_of_user", "job_of_project", "job_of_queue", "job_over", "job_in_line", "job_gathers")
+AGE = models.Index(fields=["created_at", "number"], name="requests_by_age")
 
 
 class Rebuild(AddIndexConcurrently):
@@ -172,4 +173,6 @@ class Migration(migrations.Migration):
         migrations.RunPython(write_unsuccessful, migrations.RunPython.noop),
         *(Rebuild("job", index) for index in NEW),
         *(DropIfThere("job", name) for name in OLD),
+        Rebuild("jobrequest", AGE),
+        DropIfThere("jobrequest", "request_by_age"),
     ]

@@ -198,7 +198,7 @@ class JobRequest(models.Model):
         ordering = ["-number"]
         # Every row is written once, so each of these costs a job one entry, whatever becomes of it.
         indexes = [
-            models.Index(fields=["-created_at", "-number"], name="request_by_age"),
+            models.Index(fields=["created_at", "number"], name="requests_by_age"),
             models.Index(
                 Upper("gpu_model"),
                 F("number").desc(),
