@@ -29,7 +29,7 @@ def test_a_second_live_attempt_of_a_job_is_refused_with_the_jobs_number() -> Non
     add(1, job=job)
 
     for epoch in (2, 7):
-        with pytest.raises(IntegrityError, match=rf"attempt_one_live\): {job.pk}$"), transaction.atomic():
+        with pytest.raises(IntegrityError, match=rf"attempt_one_live\): {job.pk}\n"), transaction.atomic():
             add(epoch, job=job)
     add(1, job=other)
     add(2, job=job, state="lost")
