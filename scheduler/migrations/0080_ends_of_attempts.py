@@ -2,6 +2,9 @@
 
 The triggers are there before the index goes, which is dropped without a lock that keeps rows from moving. Programs of
 the version before go on beside it; what they look for by the index takes long where there are many attempts.
+
+New pages of attempts and tasks are filled by half, so that the next version of each row finds space on its page. Pages
+that are there stay as they are.
 """
 
 from django.db import migrations
@@ -57,6 +60,12 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(TRIGGERS, TRIGGERS_BACK),
+        *(
+            migrations.RunSQL(
+                f"ALTER TABLE {table} SET (fillfactor = 50)", f"ALTER TABLE {table} SET (fillfactor = 70)"
+            )
+            for table in ("scheduler_attempt", "scheduler_task")
+        ),
         migrations.RunSQL(
             "DROP INDEX CONCURRENTLY IF EXISTS attempt_one_live",
             "CREATE UNIQUE INDEX CONCURRENTLY attempt_one_live ON scheduler_attempt (job_id) WHERE is_live",
