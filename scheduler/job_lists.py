@@ -371,7 +371,8 @@ def estimate(jobs: QuerySet[Job, Any]) -> Count:
 
 def state_counts(jobs: JobQuerySet) -> dict[str, Count]:
     """How many of these are in each internal state that any is in; one query, and one for each estimate."""
-    counted = of_each = jobs.order_by().values("state")
+    counted = cast("JobQuerySet", jobs.order_by().values("state"))
+    of_each = counted
     few = jobs.are_few
     if not few:
         counted = of_each.not_over().union(

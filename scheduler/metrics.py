@@ -16,7 +16,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, FailureClass, JobS
 from scheduler.services.accounting.holds import WITHOUT_HOLD
 from scheduler.services.planning.residents import memories
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
-from scheduler.state.db.fragments import IN_LINE, live_attempts
+from scheduler.state.db.fragments import UNFINISHED, live_attempts
 
 log = structlog.get_logger(__name__)
 
@@ -113,7 +113,7 @@ GAUGES: Final = (
         SELECT coalesce(nullif(job.reason_category, ''), 'system'),
             coalesce(nullif(job.reason_code, ''), 'NotEvaluatedYet'), queue.slug, count(*)
         FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
-        WHERE {IN_LINE} AND job.state = ANY(%s) GROUP BY 1, 2, 3
+        WHERE {UNFINISHED} AND job.state = ANY(%s) GROUP BY 1, 2, 3
         """,  # noqa: S608  a constant of ours
         [_values(PENDING)],
     ),
@@ -253,7 +253,7 @@ def _jobs() -> Metric:
         f"""
         SELECT job.state, queue.slug, count(*)
         FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
-        WHERE {IN_LINE} GROUP BY 1, 2
+        WHERE {UNFINISHED} GROUP BY 1, 2
         """  # noqa: S608  a constant of ours
     )
     for state, queue, count in rows:
@@ -315,7 +315,7 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
                 JOIN scheduler_job job ON job.number = attempt.job_id
             WHERE (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
         ) + (
-            SELECT count(*) FROM scheduler_job job WHERE {IN_LINE} AND job.state = ANY(%s) AND NOT EXISTS (
+            SELECT count(*) FROM scheduler_job job WHERE {UNFINISHED} AND job.state = ANY(%s) AND NOT EXISTS (
                 SELECT 1 FROM scheduler_attempt WHERE job_id = job.number AND is_live
             )
         )

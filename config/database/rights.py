@@ -79,7 +79,7 @@ _SCHEDULER: Final = {
     "scheduler_jobdependency": ALL,
     "scheduler_jobelements": DROP,
     "scheduler_jobevent": DROP,
-    "scheduler_jobinline": DROP,
+    "scheduler_unfinishedjob": DROP,
     "scheduler_jobmove": ALL,
     "scheduler_jobname": DROP,
     "scheduler_jobrequest": DROP,

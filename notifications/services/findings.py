@@ -48,8 +48,8 @@ _NEVER: Final = """
 SELECT 'never:' || j.number || ':' || j.reason_code AS key, j.number, j.user_id, j.project_id, j.reason_text AS text,
     j.reason_code, r.array_id::text AS array, r.name, r.mail_types
 FROM scheduler_job j JOIN scheduler_jobrequest r ON r.number = j.number
-WHERE EXISTS (SELECT FROM scheduler_jobinline line WHERE line.queue_id = j.queue_id AND line.number = j.number)
-    AND j.state = ANY(%(pending)s) AND j.reason_category = 'fix'
+    JOIN scheduler_unfinishedjob unfinished ON unfinished.queue_id = j.queue_id AND unfinished.number = j.number
+WHERE j.state = ANY(%(pending)s) AND j.reason_category = 'fix'
     AND j.reason_at < %(now)s - %(lasting)s * interval '1 second'
     AND NOT EXISTS (
         SELECT FROM notifications_finding f WHERE f.key = 'never:' || j.number || ':' || j.reason_code)

@@ -9,7 +9,7 @@ from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, RuntimePrediction, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
-from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, JobInLine
+from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, UnfinishedJob
 from scheduler.models.job_request import JobName, JobRequest, WaitEnd
 from scheduler.models.moves.job_move import OPEN_MOVES, JobMove, MoveCause, MoveState
 from scheduler.models.node import (
@@ -62,7 +62,6 @@ __all__ = [
     "JobDependency",
     "JobElements",
     "JobEvent",
-    "JobInLine",
     "JobMove",
     "JobName",
     "JobRequest",
@@ -86,6 +85,7 @@ __all__ = [
     "StartForecast",
     "Suspension",
     "Task",
+    "UnfinishedJob",
     "UnknownTask",
     "UploadState",
     "WaitEnd",

@@ -54,13 +54,13 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def not_over(self) -> JobQuerySet:
         """Jobs that wait or run."""
-        return self.filter(in_line())
+        return self.filter(unfinished())
 
     def in_states(self, states: Collection[str]) -> JobQuerySet:
-        """Jobs in one of these states, asked for in the words of what is indexed: `JobInLine` and `unsuccessful`."""
+        """Jobs in one of these states, asked for by what is indexed: `UnfinishedJob` and `unsuccessful`."""
         asked = [state for state in (*OVER, *NOT_OVER) if state in states]
         if asked and not set(asked) & set(OVER):
-            return self.filter(in_line(), state__in=asked)
+            return self.filter(unfinished(), state__in=asked)
         if asked and set(asked) <= set(UNSUCCESSFUL):
             return self.filter(unsuccessful__in=asked)
         if asked == [JobState.COMPLETED]:
@@ -165,7 +165,7 @@ class Job(JobRequest):
     What was asked for is in its `JobRequest`, whose columns read as this row's own. This row is the one that moves:
     it is small, its pages have room for the next versions of their rows, and no index names what a move changes
     (PostgreSQL's heap-only tuples), so that a move writes one short version and no index, and the end of a job that
-    completes, too. Which jobs are not over has a table of its own: `JobInLine`.
+    completes, too. Which jobs are not over has a table of its own: `UnfinishedJob`.
     `generation` rises with each change that scheduling cares about.
     """
 
@@ -321,7 +321,7 @@ class Job(JobRequest):
         return self.state in ACTIVE
 
 
-class JobInLine(models.Model):
+class UnfinishedJob(models.Model):
     """A job that waits or runs: all of these have a row here, which goes as the job ends. Triggers on jobs see to it.
 
     An index of jobs that are not over would be named by the last move of each, and that move would write them all.
@@ -335,9 +335,9 @@ class JobInLine(models.Model):
         return f"job {self.number} in queue {self.queue_id}"
 
 
-def in_line() -> Exists:
+def unfinished() -> Exists:
     """Of a job: that it waits or runs."""
-    return Exists(JobInLine.objects.filter(queue_id=OuterRef("queue_id"), number=OuterRef("pk")))
+    return Exists(UnfinishedJob.objects.filter(queue_id=OuterRef("queue_id"), number=OuterRef("pk")))
 
 
 class DependencyKind(models.TextChoices):

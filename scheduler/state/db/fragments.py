@@ -10,9 +10,9 @@ ACTIVE: Final = sorted(state.value for state in ACTIVE_STATES)
 #: Written out, not given as parameters, so that indexes on just those rows serve a statement that is planned once.
 IS_ACTIVE: Final = f"IN ({', '.join(map(repr, ACTIVE))})"
 
-#: Jobs that wait or run: the rows of `JobInLine`.
-IN_LINE: Final = """EXISTS (SELECT FROM scheduler_jobinline line
-        WHERE line.queue_id = job.queue_id AND line.number = job.number)"""
+#: Jobs that wait or run: the rows of `UnfinishedJob`.
+UNFINISHED: Final = """EXISTS (SELECT FROM scheduler_unfinishedjob unfinished
+        WHERE unfinished.queue_id = job.queue_id AND unfinished.number = job.number)"""
 
 ANY_OF: Final = "ANY(%s::bigint[])"
 #: Jobs of one cluster.

@@ -16,8 +16,8 @@ from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningColumns
 from scheduler.state.db.fragments import (
     ANY_OF,
-    IN_LINE,
     OF_CLUSTER,
+    UNFINISHED,
     live_attempts,
     ms,
     number_of_type,
@@ -94,7 +94,7 @@ THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
 PENDING: Final = ColumnQuery(
     PENDING_COLUMNS,
     _FROM_JOBS
-    + f"{{which}} AND {IN_LINE} AND job.state IN ('queued', 'reserved') ORDER BY job.number {{limit}} {{lock}}",
+    + f"{{which}} AND {UNFINISHED} AND job.state IN ('queued', 'reserved') ORDER BY job.number {{limit}} {{lock}}",
 )
 #: Every job that waited or ran in a span of time, in the columns of a pending one; `request.created_at` decides
 #: which came before. Those that were given up before they ever started are left out.

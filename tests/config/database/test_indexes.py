@@ -10,7 +10,7 @@ from django.db import connection
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/decisions/0038-each-index-has-a-query.md"
 TABLES = (
-    "scheduler_job", "scheduler_jobinline", "scheduler_jobrequest", "scheduler_attempt", "scheduler_task",
+    "scheduler_job", "scheduler_unfinishedjob", "scheduler_jobrequest", "scheduler_attempt", "scheduler_task",
     "scheduler_jobevent", "scheduler_jobname",
 )  # fmt: skip
 #: Columns of a job that no move changes; but for the failure or cancellation of it, for gangs, and for jobs with a

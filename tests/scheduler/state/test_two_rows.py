@@ -6,7 +6,7 @@ import pytest
 from django.db import ProgrammingError, connection, transaction
 from django.utils import timezone
 
-from scheduler.models import Job, JobInLine, JobRequest
+from scheduler.models import Job, JobRequest, UnfinishedJob
 from scheduler.models.job import OVER
 from tests.support.factories import JobFactory, QueueFactory
 
@@ -34,9 +34,9 @@ def test_the_application_cannot_change_what_was_asked_for() -> None:
     assert Job.objects.get(pk=job.pk).priority == 50
 
 
-def in_line() -> dict[int, int]:
-    """The queue of each job that has a row of `JobInLine`."""
-    return dict(JobInLine.objects.values_list("number", "queue_id"))
+def unfinished() -> dict[int, int]:
+    """The queue of each job that has a row of `UnfinishedJob`."""
+    return dict(UnfinishedJob.objects.values_list("number", "queue_id"))
 
 
 def test_moves_of_a_job_that_completes_write_no_index() -> None:
@@ -55,23 +55,23 @@ def test_moves_of_a_job_that_completes_write_no_index() -> None:
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
-def test_what_waits_or_runs_is_in_line_whoever_writes_its_state(end: str) -> None:
+def test_what_waits_or_runs_is_unfinished_whoever_writes_its_state(end: str) -> None:
     made = JobFactory(state="queued")
     over = JobFactory(state=end, completed_at=timezone.now())
     job, other = Job.objects.filter(pk=made.pk), QueueFactory()
-    steps = [in_line()]
+    steps = [unfinished()]
 
     for change in ({"state": "running"}, {"state": end, "completed_at": timezone.now()}, {"state": "queued"}):
         job.update(**change)
-        steps.append(in_line())
+        steps.append(unfinished())
     job.update(queue=other)
-    steps.append(in_line())
+    steps.append(unfinished())
     job.delete()
 
     waits = {made.pk: made.queue_id}
     assert steps == [waits, waits, {}, waits, {made.pk: other.pk}]
-    assert in_line() == {}
-    assert over.pk not in in_line()
+    assert unfinished() == {}
+    assert over.pk not in unfinished()
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])

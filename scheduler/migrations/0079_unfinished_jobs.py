@@ -14,7 +14,7 @@ where there are many jobs, until they are replaced.
 from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db import connection, migrations, models, transaction
 
-IN_LINE_AT_ONCE, UNSUCCESSFUL_AT_ONCE = 2_000, 5_000
+UNFINISHED_AT_ONCE, UNSUCCESSFUL_AT_ONCE = 2_000, 5_000
 KEYS = ("user", "project", "queue")
 
 ADDED = """
@@ -25,30 +25,30 @@ BEGIN
     RETURN NULL;
 END $$;
 """
-ADDED_IN_LINE = """
-    INSERT INTO scheduler_jobinline (queue_id, number) SELECT queue_id, number FROM added WHERE outcome IS NULL;"""
+ADDED_UNFINISHED = """
+    INSERT INTO scheduler_unfinishedjob (queue_id, number) SELECT queue_id, number FROM added WHERE outcome IS NULL;"""
 TABLE = """
-CREATE TABLE IF NOT EXISTS scheduler_jobinline (
+CREATE TABLE IF NOT EXISTS scheduler_unfinishedjob (
     queue_id bigint NOT NULL, number bigint NOT NULL, PRIMARY KEY (queue_id, number)
 )
 """
 STATE = "CASE WHEN NEW.state IN ('cancelled', 'failed') THEN NEW.state END"
 TRIGGERS = (
-    ADDED.format(more=ADDED_IN_LINE)
+    ADDED.format(more=ADDED_UNFINISHED)
     + f"""
-CREATE OR REPLACE FUNCTION muster_job_in_line() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION muster_job_unfinished() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM scheduler_jobinline WHERE queue_id = OLD.queue_id AND number = OLD.number;
+    DELETE FROM scheduler_unfinishedjob WHERE queue_id = OLD.queue_id AND number = OLD.number;
     IF TG_OP = 'UPDATE' AND NEW.outcome IS NULL THEN
-        INSERT INTO scheduler_jobinline (queue_id, number) VALUES (NEW.queue_id, NEW.number) ON CONFLICT DO NOTHING;
+        INSERT INTO scheduler_unfinishedjob (queue_id, number) VALUES (NEW.queue_id, NEW.number) ON CONFLICT DO NOTHING;
     END IF;
     RETURN NULL;
 END $$;
-CREATE OR REPLACE TRIGGER job_in_line AFTER UPDATE OF state, queue_id ON scheduler_job
+CREATE OR REPLACE TRIGGER job_unfinished AFTER UPDATE OF state, queue_id ON scheduler_job
     FOR EACH ROW WHEN ((OLD.outcome IS NULL) <> (NEW.outcome IS NULL) OR OLD.queue_id <> NEW.queue_id)
-    EXECUTE FUNCTION muster_job_in_line();
-CREATE OR REPLACE TRIGGER job_in_line_gone AFTER DELETE ON scheduler_job
-    FOR EACH ROW WHEN (OLD.outcome IS NULL) EXECUTE FUNCTION muster_job_in_line();
+    EXECUTE FUNCTION muster_job_unfinished();
+CREATE OR REPLACE TRIGGER job_unfinished_gone AFTER DELETE ON scheduler_job
+    FOR EACH ROW WHEN (OLD.outcome IS NULL) EXECUTE FUNCTION muster_job_unfinished();
 CREATE OR REPLACE FUNCTION muster_job_unsuccessful() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE scheduler_job SET unsuccessful = {STATE} WHERE number = NEW.number;
@@ -62,18 +62,18 @@ TRIGGERS_BACK = (
     ADDED.format(more="")
     + """
 DROP TRIGGER job_unsuccessful ON scheduler_job;
-DROP TRIGGER job_in_line_gone ON scheduler_job;
-DROP TRIGGER job_in_line ON scheduler_job;
+DROP TRIGGER job_unfinished_gone ON scheduler_job;
+DROP TRIGGER job_unfinished ON scheduler_job;
 DROP FUNCTION muster_job_unsuccessful();
-DROP FUNCTION muster_job_in_line();
+DROP FUNCTION muster_job_unfinished();
 """
 )
 #: Locked, so that none of them ends between its being read and its row's being written.
-NEXT_IN_LINE = """
+NEXT_UNFINISHED = """
 SELECT number FROM scheduler_job WHERE outcome IS NULL AND number > %s ORDER BY number LIMIT %s FOR NO KEY UPDATE
 """
-WRITE_IN_LINE = """
-INSERT INTO scheduler_jobinline (queue_id, number) SELECT queue_id, number FROM scheduler_job
+WRITE_UNFINISHED = """
+INSERT INTO scheduler_unfinishedjob (queue_id, number) SELECT queue_id, number FROM scheduler_job
 WHERE number = ANY(%s::bigint[]) ON CONFLICT DO NOTHING
 """
 WRITE_UNSUCCESSFUL = """
@@ -87,13 +87,13 @@ SELECT max(number) FROM next
 """
 
 
-def write_in_line(apps, schema_editor):
+def write_unfinished(apps, schema_editor):
     last = 0
     while last is not None:
         with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(NEXT_IN_LINE, [last, IN_LINE_AT_ONCE])
+            cursor.execute(NEXT_UNFINISHED, [last, UNFINISHED_AT_ONCE])
             numbers = [number for (number,) in cursor.fetchall()]
-            cursor.execute(WRITE_IN_LINE, [numbers])
+            cursor.execute(WRITE_UNFINISHED, [numbers])
             last = numbers[-1] if numbers else None
 
 
@@ -151,10 +151,10 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(
             TABLE,
-            "DROP TABLE scheduler_jobinline",
+            "DROP TABLE scheduler_unfinishedjob",
             state_operations=[
                 migrations.CreateModel(
-                    name="JobInLine",
+                    name="UnfinishedJob",
                     fields=[
                         (
                             "pk",
@@ -169,7 +169,7 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.RunSQL(TRIGGERS, TRIGGERS_BACK),
-        migrations.RunPython(write_in_line, migrations.RunPython.noop),
+        migrations.RunPython(write_unfinished, migrations.RunPython.noop),
         migrations.RunPython(write_unsuccessful, migrations.RunPython.noop),
         *(Rebuild("job", index) for index in NEW),
         *(DropIfThere("job", name) for name in OLD),
