@@ -8,8 +8,9 @@ from operator import or_
 from typing import Any, Final
 
 from django.conf import settings
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db import models
-from django.db.models import Case, Exists, F, OuterRef, Q, When
+from django.db.models import Case, F, Q, When
 from django.utils import timezone
 
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, FailureClass, JobState, PublicState
@@ -19,15 +20,21 @@ from scheduler.models.job_request import JobName, JobRequest, choices_of
 
 @models.BigAutoField.register_lookup
 class AnyOf(models.Lookup):
-    """`number__any_of=[...]`: as `__in`, with all of them in one parameter, which thousands of numbers do not slow."""
+    """`number__any_of=[...]`: as `__in`, with all of them in one parameter, which thousands of numbers do not slow.
+
+    Or of an `ArraySubquery`, whose rows are read first, and theirs then by key, whatever the database expects.
+    """
 
     lookup_name = "any_of"
 
-    def get_prep_lookup(self) -> list[int]:
-        return list(self.rhs)
+    def get_prep_lookup(self) -> Any:
+        return self.rhs if isinstance(self.rhs, ArraySubquery) else list(self.rhs)
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         column, parameters = self.process_lhs(compiler, connection)
+        if isinstance(self.rhs, ArraySubquery):
+            array, more = compiler.compile(self.rhs)
+            return f"{column} = ANY({array})", (*parameters, *more)
         return f"{column} = ANY(%s::bigint[])", (*parameters, self.rhs)
 
 
@@ -335,9 +342,12 @@ class UnfinishedJob(models.Model):
         return f"job {self.number} in queue {self.queue_id}"
 
 
-def unfinished() -> Exists:
-    """Of a job: that it waits or runs."""
-    return Exists(UnfinishedJob.objects.filter(queue_id=OuterRef("queue_id"), number=OuterRef("pk")))
+def unfinished() -> Q:
+    """Of a job: that it waits or runs.
+
+    Joined, the database would look for the newest of few among all jobs, for it expects to meet them soon.
+    """
+    return Q(number__any_of=ArraySubquery(UnfinishedJob.objects.order_by().values("number")))
 
 
 class DependencyKind(models.TextChoices):

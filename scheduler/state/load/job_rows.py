@@ -17,7 +17,6 @@ from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningCol
 from scheduler.state.db.fragments import (
     ANY_OF,
     OF_CLUSTER,
-    UNFINISHED,
     live_attempts,
     ms,
     number_of_type,
@@ -87,14 +86,13 @@ JOBS_AS_REQUESTED: Final = (
     "scheduler_job job JOIN scheduler_jobrequest request ON request.number = job.number"
 )
 _FROM_JOBS: Final = f"SELECT {{columns}}\nFROM {JOBS_AS_REQUESTED}\nWHERE "
-#: Which jobs: by default those of a cluster.
+#: Which jobs: these, or those that wait or run in a cluster (`UNFINISHED_OF_CLUSTER`).
 THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
     AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])"""
 #: A limit is in the text only where there is one: planned once, for whatever limit, the server would count on few.
 PENDING: Final = ColumnQuery(
     PENDING_COLUMNS,
-    _FROM_JOBS
-    + f"{{which}} AND {UNFINISHED} AND job.state IN ('queued', 'reserved') ORDER BY job.number {{limit}} {{lock}}",
+    _FROM_JOBS + "{which} AND job.state IN ('queued', 'reserved') ORDER BY job.number {limit} {lock}",
 )
 #: Every job that waited or ran in a span of time, in the columns of a pending one; `request.created_at` decides
 #: which came before. Those that were given up before they ever started are left out.

@@ -15,7 +15,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
 from scheduler.models import PolicyFault
-from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, OF_OPEN_QUEUES
+from scheduler.state.db.fragments import ANY_OF, UNFINISHED_OF_CLUSTER, UNFINISHED_OF_OPEN_QUEUES
 from scheduler.state.db.query import Answer, Batch, Table, Together
 from scheduler.state.db.sql import int_array, select_together
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
@@ -221,7 +221,7 @@ def ask_pending(
     return batch.add(
         PENDING,
         [cluster_id] if most is None else [cluster_id, most],
-        which=OF_CLUSTER if paused_queues else OF_OPEN_QUEUES,
+        which=UNFINISHED_OF_CLUSTER if paused_queues else UNFINISHED_OF_OPEN_QUEUES,
         limit="" if most is None else "LIMIT %s",
         lock="",
     )
