@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.db import ProgrammingError, connection, transaction
 from django.utils import timezone
@@ -101,3 +103,15 @@ def test_jobs_in_states_are_those_whose_state_that_is(states: list[str]) -> None
 
     assert sorted(job.state for job in Job.objects.in_states(states)) == sorted(states)
     assert sorted(job.state for job in Job.objects.not_over()) == ["queued", "running"]
+
+
+def test_the_newest_jobs_that_run_are_read_by_their_keys_and_no_others() -> None:
+    JobFactory(state="running")
+    newest = Job.objects.in_states(["running"]).order_by("-number").values("number")[:50]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("SET LOCAL enable_bitmapscan = off")
+    plan = newest.explain()
+
+    assert re.search(r"Index Cond: \(number = ANY \(\(?InitPlan", plan) or "= ANY ($0)" in plan, plan
+    assert len(newest) == 1
