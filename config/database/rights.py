@@ -92,6 +92,7 @@ _SCHEDULER: Final = {
     "scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01": ADD,  # the history of nodes
     "scheduler_partition": ALL,
     "scheduler_partitionevent": ADD,
+    "scheduler_policychoice": ALL,
     "scheduler_policyfault": ALL,
     "scheduler_priorityclass": ALL,
     "scheduler_priorityclass_preempts": DROP,

@@ -87,7 +87,7 @@ class ClusterAdmin(SettingsAdmin):
 
 @admin.register(PolicyFault)
 class PolicyFaultAdmin(FactsAdmin):
-    """Plugins out of use, and profiles that cannot be followed; deleting a row puts the plugin back into use."""
+    """Plugins and rules out of use, and profiles that cannot be followed; deleting a row puts them back into use."""
 
     list_display = ("subject", "cluster", "reason", "began_at")
     list_select_related = ("cluster",)

@@ -15,10 +15,18 @@ from accounts.selectors import project_by_ref
 from accounts.services import audit
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
-from scheduler.api.queues import policy_of
+from scheduler.api.serializers import moment
 from scheduler.models import Cluster, Job
 from scheduler.selectors import visible_jobs, visible_queues
 from scheduler.services.planning.cycles import run_cycle
+from scheduler.services.planning.profiles import orders_in_force
+
+
+class RuleInForceSerializer(serializers.Serializer[Any]):
+    rule = serializers.CharField(help_text='"": none; the settings of the profile are in force.')
+    since = serializers.DateTimeField()
+    policy = serializers.CharField()
+    placement = serializers.CharField()
 
 
 class SchedulerInfoSerializer(serializers.Serializer[Any]):
@@ -26,7 +34,11 @@ class SchedulerInfoSerializer(serializers.Serializer[Any]):
     quota_provider = serializers.CharField()
     active_queues = serializers.IntegerField()
     pending_jobs = serializers.IntegerField()
-    policies = serializers.DictField(child=serializers.CharField(), help_text="Policy of each queue.")
+    policies = serializers.DictField(child=serializers.CharField(), help_text="Policy of each queue, now.")
+    rules = serializers.DictField(
+        child=RuleInForceSerializer(),
+        help_text="Of each queue whose profile has rules: which of them is in force.",
+    )
 
 
 class SchedulerInfo(ApiView):
@@ -40,14 +52,25 @@ class SchedulerInfo(ApiView):
     def get(self, request: Request) -> Response:
         """Policy, quota provider, active queues and pending jobs that you may see."""
         queues = list(visible_queues(person(request)))
+        orders = orders_in_force(queues)
         first = next((queue for queue in queues if queue.is_default), queues[0] if queues else None)
         return Response(
             {
-                "policy": policy_of(first) if first else settings.SCHEDULING_POLICY,
+                "policy": orders[first.pk].policy.value if first else settings.SCHEDULING_POLICY,
                 "quota_provider": settings.QUOTA_PROVIDER,
                 "active_queues": sum(1 for queue in queues if not queue.paused and not queue.cluster.paused),
                 "pending_jobs": visible_jobs(person(request)).pending().count(),
-                "policies": {queue.slug: policy_of(queue) for queue in queues},
+                "policies": {queue.slug: orders[queue.pk].policy.value for queue in queues},
+                "rules": {
+                    queue.slug: {
+                        "rule": order.rule,
+                        "since": moment(order.since),
+                        "policy": order.policy.value,
+                        "placement": order.placement,
+                    }
+                    for queue in queues
+                    if (order := orders[queue.pk]).since is not None
+                },
             }
         )
 

@@ -4,7 +4,7 @@ from scheduler.models.allocation import Allocation
 from scheduler.models.attempt import USAGE_POINTS, Attempt, AttemptUsage, LogChunk, Suspension, Task
 from scheduler.models.changed_job import ChangedJob
 from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
-from scheduler.models.cycle import Cycle, FairQueueTurn, Lease
+from scheduler.models.cycle import Cycle, FairQueueTurn, Lease, PolicyChoice
 from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, RuntimePrediction, StartForecast
@@ -75,6 +75,7 @@ __all__ = [
     "Node",
     "NodeHeartbeat",
     "Partition",
+    "PolicyChoice",
     "PolicyFault",
     "PriorityClass",
     "Queue",

@@ -27,6 +27,7 @@ from scheduler.models import (
 )
 from scheduler.services.cluster import named_rows, overcommit
 from scheduler.services.cluster.taints import signed
+from scheduler.state.records import policy_faults
 
 #: What may be written here, and who may: the policy of the site is the admins', the rest the operators'.
 VERBS: Final[Mapping[type[models.Model], str]] = {
@@ -96,6 +97,8 @@ def save_settings(
     save_relations()
     named_rows.refuse_change(thing, before)
     overcommit.recount(thing)
+    if isinstance(thing, SchedulerProfile):
+        policy_faults.rules_are_new(thing.name)
     old, new = audit.changed(before, settings_of(kind._default_manager.get(pk=thing.pk)))
     if old or new:
         _announce(thing)
