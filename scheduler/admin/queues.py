@@ -202,7 +202,7 @@ def _object(value: Any) -> bool:
 
 _SHAPES: Final = {
     "tie_breakers": _Shape([], _texts, f"A list of names out of {', '.join(sorted(TIE_BREAKERS))}."),
-    "score_weights": _Shape({}, _whole_numbers, 'An object of whole numbers, such as {"gpu_fit": 3}.'),
+    "score_weights": _Shape({}, _whole_numbers, 'An object of whole numbers, such as {"device_fit": 3}.'),
     "plugins": _Shape([], _texts, "A list of plugin names."),
     "options": _Shape({}, _object, 'An object, such as {"backfill_promises": 16}.'),
     "rules": _Shape([], _objects, "A list of objects, each with a name, when it applies and what it sets."),
@@ -246,7 +246,7 @@ class ProfileForm(SettingsForm):
             "strict_order": "Later jobs wait until every earlier one has started.",
             "options": 'Further options by name, such as {"backfill_promises": 16}; out of '
             f"{', '.join((*OPTIONS, ISOLATION))}.",
-            "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
+            "score_weights": 'Weights of sub-scores, such as {"device_fit": 3}; empty: those of the placement.',
             "plugins": "A list of the names of installed plugins, in order.",
             "rules": RULES_HELP,
             "rule_hold_seconds": "How long the choice of a rule is kept at least, so that the order does not flap.",

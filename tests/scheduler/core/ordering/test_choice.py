@@ -207,14 +207,16 @@ def test_without_rules_nothing_is_chosen_and_recordings_stay_as_they_were() -> N
 
 
 def test_the_simulator_follows_rules_as_cycles_do() -> None:
-    """Six jobs wait for one GPU: while three or more wait the shortest goes first, then who came first."""
+    """Six jobs wait for one GPU: while four or more wait the shortest goes first, then who came first."""
     world = a_world(
         nodes=[NodeSpec("n1", gpus=1)],
         pending=[a_job(f"j{n}", gpus=1, minutes=60 - 10 * n) for n in range(6)],
     )
     rule = {"name": "crowd", "when": {"pending_jobs": {"at_least": 4}}, "policy": "sjf"}
     run_ms = np.array([60_000 * (60 - 10 * n) for n in range(6)], dtype=np.int64)
-    workload = ClusterWorkload(world.snapshot, run_ms, np.full(6, 1000, dtype=np.int64))
+    workload = ClusterWorkload(
+        "six", world.snapshot, run_ms, amounts=np.full(6, 1000, dtype=np.int64), capacity=1000
+    )
     played = simulate(workload, ruled(rule, hold_seconds=0))
     assert np.argsort(played.started_ms).tolist() == [5, 4, 3, 0, 1, 2]
 
