@@ -81,7 +81,7 @@ def test_the_first_rule_that_applies_sets_what_it_names_and_leaves_the_rest() ->
         name="priority",
         factors=(("age", 2),),
         tie_breakers=("tasks",),
-        weights=(("gpu_fit", 3),),
+        weights=(("device_fit", 3),),
         backfill="easy",
     )
     many = {"pending_jobs": {"at_least": 2}}
@@ -243,8 +243,8 @@ def test_the_simulator_follows_rules_as_cycles_do() -> None:
         ({"name": "r", "when": {"weekdays": ["mon"]}}, "sets nothing"),
         ({"name": "r", "when": {"weekdays": ["mon"]}, "policy": "lifo"}, "'lifo' is not a policy; there are fifo"),
         ({"name": "r", "when": {"weekdays": ["mon"]}, "placement": "tetris"}, "'tetris' is not a placement"),
-        ({"name": "r", "when": {"weekdays": ["mon"]}, "score_weights": {"gpu_fit": 0}}, "from 1 to 1000000"),
-        ({"name": "r", "when": {"weekdays": ["mon"]}, "score_weights": {"gpu_fit": 10**9}}, "from 1 to 1000000"),
+        ({"name": "r", "when": {"weekdays": ["mon"]}, "score_weights": {"device_fit": 0}}, "from 1 to 1000000"),
+        ({"name": "r", "when": {"weekdays": ["mon"]}, "score_weights": {"device_fit": 10**9}}, "from 1 to 1000000"),
         ({"name": "r", "when": {"weekdays": ["mon"]}, "factors": {"age": 1}}, 'under the policy "priority"'),
         ({"name": "r", "when": {"weekdays": ["mon"]}, "policy": "sjf", "backfill": "none"}, "'backfill' is not known"),
         ({"name": "Night", "when": {"weekdays": ["mon"]}, "policy": "sjf"}, "another rule has this name"),
