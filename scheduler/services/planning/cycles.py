@@ -193,8 +193,8 @@ def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
     Raises PluginFailed, and whatever planning by the default policy raises.
     """
     cluster_id, problem = loaded.cluster_id, loaded.profile_problem
-    for (profile, rule), why in loaded.rule_problems.items():
-        policy_faults.set_rule_aside(cluster_id, policy_faults.rule_label(rule, profile), why)
+    policy_faults.rules_are_gone(cluster_id, loaded.rules_gone)
+    set_aside = dict(loaded.rule_problems)
     while not problem:
         try:
             plan = plan_cycle(loaded.snapshot, policy, plugins=installed_plugins())
@@ -204,11 +204,12 @@ def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
             log.exception("policy_failed", cluster=cluster_id)
             why = f"planning raised {type(error).__name__}: {error}"
             rules = {(one.profile, one.rule) for one in in_force(policy) if one.rule}
-            for profile, rule in rules:
-                policy_faults.set_rule_aside(cluster_id, policy_faults.rule_label(rule, profile), why)
+            set_aside |= {policy_faults.rule_label(rule, profile): why for profile, rule in rules}
             policy = choose(loaded.snapshot, without_rules(policy, rules))
             problem = "" if rules else why
         else:
+            for rule, why in set_aside.items():
+                policy_faults.set_rule_aside(cluster_id, rule, why)
             if loaded.profile_was_out:
                 policy_faults.profile_is_well(cluster_id)
             return plan, policy

@@ -145,60 +145,72 @@ class PolicyFound(NamedTuple):
 
     policy: Policy
     problem: str
-    #: (profile, rule): why a rule cannot be followed, and is left out.
-    rule_problems: Mapping[tuple[str, str], str] = {}
+    #: By label, why a rule cannot be followed and is left out, where no alarm says so yet.
+    rule_problems: Mapping[str, str] = {}
+    #: Labels of rules that have an alarm and are in no profile of the cluster any more.
+    rules_gone: Collection[str] = ()
+
+
+class _RulesOfProfiles:
+    """The rules of the profiles of a cluster as they are read: which are left out, and why."""
+
+    def __init__(self, set_aside: Collection[str] = ()) -> None:
+        self.set_aside = frozenset(set_aside)
+        self.problems: dict[str, str] = {}
+        self._met: set[str] = set()
+
+    def added(self, policy: Policy, written: Mapping[str, Any]) -> Policy:
+        """The policy of a profile with those of its rules that can be followed and have no alarm."""
+        profile = written["profile"]
+
+        def is_set_aside(name: str) -> bool:
+            self._met.add(rule_label(name, profile))
+            return rule_label(name, profile) in self.set_aside
+
+        policy, refused = with_rules(policy, **written, tie_breakers=TIE_BREAKERS, set_aside=is_set_aside)
+        self.problems |= {
+            rule_label(name, profile): why for name, why in refused.items() if not is_set_aside(name)
+        }
+        return policy
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """The labels with an alarm that no profile has."""
+        return self.set_aside - self._met
 
 
 def usable_policy_of(cluster: ClusterRow) -> PolicyFound:
-    """The policy of the profiles without plugins that are out of use; the default one where they name what is not."""
+    """The policy of the profiles without plugins and rules that are out of use; the default one where they name what
+    is not.
+    """
     subjects = json.loads(cluster.faults)
     plugins = {
         name.removeprefix(PolicyFault.PLUGIN) for name in subjects if name.startswith(PolicyFault.PLUGIN)
     }
-    set_aside = {
-        name.removeprefix(PolicyFault.RULE) for name in subjects if name.startswith(PolicyFault.RULE)
-    }
-    problems: dict[tuple[str, str], str] = {}
+    rules = _RulesOfProfiles(
+        [name.removeprefix(PolicyFault.RULE) for name in subjects if name.startswith(PolicyFault.RULE)]
+    )
     try:
-        policy = policy_of(cluster, set_aside=set_aside, problems=problems)
-        return PolicyFound(without_plugins(policy, plugins), "", problems)
+        policy = without_plugins(_policy_of(cluster, rules), plugins)
+        return PolicyFound(policy, "", rules.problems, rules.gone)
     except ValueError as error:
         return PolicyFound(Policy(), str(error))
 
 
-def policy_of(
-    cluster: ClusterRow,
-    *,
-    set_aside: Collection[str] = (),
-    problems: dict[tuple[str, str], str] | None = None,
-) -> Policy:
+def policy_of(cluster: ClusterRow) -> Policy:
     """The cluster's profile as a policy; without one, SCHEDULING_POLICY and the built-in defaults.
 
-    Rules whose label is `set_aside` are left out, and so are those that cannot be followed: `problems` says why.
-    Raises ValueError that names the unknown word of anything else.
+    Rules that cannot be followed are left out. Raises ValueError that names the unknown word of anything else.
     """
+    return _policy_of(cluster, _RulesOfProfiles())
+
+
+def _policy_of(cluster: ClusterRow, rules: _RulesOfProfiles) -> Policy:
     classes = json.loads(cluster.class_names)
-    found = {} if problems is None else problems
-
-    def ruled(policy: Policy, written: Mapping[str, Any]) -> Policy:
-        profile = written["profile"]
-        policy, refused = with_rules(
-            policy,
-            **written,
-            tie_breakers=TIE_BREAKERS,
-            set_aside=lambda name: rule_label(name, profile) in set_aside,
-        )
-        found.update(
-            ((profile, rule), why)
-            for rule, why in refused.items()
-            if rule_label(rule, profile) not in set_aside
-        )
-        return policy
-
     queues = tuple(
         (
             queue["queue"],
-            ruled(
+            rules.added(
                 Policy(**knobs_of(classes=classes, **{k: v for k, v in queue.items() if k not in _NO_KNOBS})),
                 queue["rules"],
             ),
@@ -226,7 +238,7 @@ def policy_of(
             json.loads(cluster.priority_classes),
         ),
     )
-    return ruled(own, json.loads(cluster.rules)) if cluster.rules else own
+    return rules.added(own, json.loads(cluster.rules)) if cluster.rules else own
 
 
 #: What a row of `ClusterRow.queue_profiles` has beside the words of `knobs_of`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -68,8 +68,9 @@ class Loaded:
     profile_problem: str = ""
     #: The last cycle could not follow them.
     profile_was_out: bool = False
-    #: (profile, rule): why a rule is left out, where no alarm says so yet.
-    rule_problems: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    #: By label, why a rule is left out, where no alarm says so yet; and alarms of rules that are gone.
+    rule_problems: Mapping[str, str] = field(default_factory=dict)
+    rules_gone: Collection[str] = ()
 
 
 def load_snapshot(
@@ -144,7 +145,7 @@ def loaded(
     )
     return Loaded(
         tables.cluster_id, cluster.backend, snapshot, choose(snapshot, policy), own["reason_mark"], found.problem,
-        PolicyFault.PROFILE in json.loads(cluster.faults), found.rule_problems,
+        PolicyFault.PROFILE in json.loads(cluster.faults), found.rule_problems, found.rules_gone,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ puts its rules back into use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -50,6 +50,12 @@ def put_out_of_use(cluster_id: int, plugin: str, reason: str) -> None:
 def set_rule_aside(cluster_id: int, rule: str, reason: str) -> None:
     """Plan this cluster without a rule of a profile from now on, by its label (`cluster_rows.rule_label`)."""
     _note(cluster_id, PolicyFault.RULE + rule, reason)
+
+
+def rules_are_gone(cluster_id: int, rules: Iterable[str]) -> None:
+    """No profile of the cluster has these rules, by their labels, any more."""
+    for rule in rules:
+        _over(cluster_id, PolicyFault.RULE + rule)
 
 
 def rules_are_new(profile: str) -> None:

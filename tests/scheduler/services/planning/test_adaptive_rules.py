@@ -166,7 +166,12 @@ def test_a_rule_by_which_planning_fails_is_set_aside_and_the_same_cycle_goes_on(
     adaptive = load_snapshot(cluster_id=world.cluster.pk).policy.adaptive
     assert adaptive is not None
     assert [one.name for one in adaptive.rules] == ["next"]
-    fault.delete()  # an operator puts it back into use
+    # The alarm of a rule that is in no profile any more ends by itself.
+    SchedulerProfile.objects.update(name="renamed")
+    world.job("one more", cpu_millis=3_000)
+    cycle(world)
+    assert PolicyFault.objects.get().subject == "rule crowd of profile renamed"
+    PolicyFault.objects.all().delete()  # an operator puts it back into use
     adaptive = load_snapshot(cluster_id=world.cluster.pk).policy.adaptive
     assert adaptive is not None
     assert [one.name for one in adaptive.rules] == ["crowd", "next"]
