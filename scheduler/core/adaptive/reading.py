@@ -109,15 +109,8 @@ def _bound(measure: str, written: Any) -> Bound:
                 f'"{name}" of {measure} is a whole number from 0 to {_MOST if name == "gpus" else most}'
             )
     bound = Bound(measure, **written)
-    if bound.at_least < 0 and bound.at_most < 0:
-        raise ValueError(f"{measure} names neither at_least nor at_most")
-    if bound.at_least >= 0 and 0 <= bound.at_most < bound.at_least:
-        raise ValueError(f"{measure} is never at least {bound.at_least} and at most {bound.at_most}")
-    if bound.leave >= 0:
-        if bound.at_least >= 0 and bound.at_most >= 0:
-            raise ValueError(f"{measure} has a leave with at_least or at_most, not with both")
-        if 0 <= bound.at_least < bound.leave or 0 <= bound.leave < bound.at_most:
-            raise ValueError(f"{measure} leaves below at_least or above at_most, not within")
+    if problem := _nonsense(bound):
+        raise ValueError(problem)
     if (measure in LARGE) != (bound.gpus > 0):
         raise ValueError(
             f'{measure} names from how many GPUs a job is large, such as {{"gpus": 8, "at_least": 50}}'
@@ -125,6 +118,20 @@ def _bound(measure: str, written: Any) -> Bound:
             else f"{measure} has no gpus; those that have are {', '.join(LARGE)}"
         )
     return bound
+
+
+def _nonsense(bound: Bound) -> str:
+    """Why thresholds do not go together; "" where they do."""
+    measure, least, most, leave = bound.measure, bound.at_least, bound.at_most, bound.leave
+    if least < 0 and most < 0:
+        return f"{measure} names neither at_least nor at_most"
+    if 0 <= most < least:
+        return f"{measure} is never at least {least} and at most {most}"
+    if leave >= 0 and least >= 0 and most >= 0:
+        return f"{measure} has a leave with at_least or at_most, not with both"
+    if 0 <= least < leave or 0 <= leave < most:
+        return f"{measure} leaves below at_least or above at_most, not within"
+    return ""
 
 
 def _span(text: str) -> tuple[int, int]:
