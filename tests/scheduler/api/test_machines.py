@@ -238,6 +238,7 @@ def test_the_planner_says_what_it_is(api: Api, portal: Portal) -> None:
     assert info == {
         "policy": "fifo", "quota_provider": "local", "active_queues": 1, "pending_jobs": 1,
         "policies": {"default": "fifo"},
+        "rules": {},
     }  # fmt: skip
 
 
