@@ -227,7 +227,7 @@ def visible_partitions(user: User) -> QuerySet[Partition]:
 
 def nodes_with_devices(user: User) -> QuerySet[Node]:
     """Nodes with their present devices and the partitions this person sees, in a fixed number of queries."""
-    return Node.objects.select_related("cluster", "heartbeat").prefetch_related(
+    return Node.objects.select_related("cluster", "heartbeat", "score").prefetch_related(
         Prefetch("devices", queryset=Device.objects.filter(gone=False).order_by("index")),
         Prefetch("partitions", queryset=visible_partitions(user)),
     )

@@ -9,7 +9,7 @@ from scheduler.services.accounting import charging, usage_audit
 from scheduler.services.artifacts import removal as artifact_removal
 from scheduler.services.artifacts import uploads
 from scheduler.services.checkpoints import removal as checkpoint_removal
-from scheduler.services.cluster import quarantine
+from scheduler.services.cluster import node_scores, quarantine
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.moves import drive
 from scheduler.services.planning import forecasts, planner
@@ -31,6 +31,12 @@ def reconcile() -> None:
 def watch_nodes() -> None:
     """Take nodes out of service where jobs of several people failed lately."""
     quarantine.quarantine_failing_nodes()
+
+
+@shared_task
+def score_nodes() -> None:
+    """Say of each node how reliable and how fast it was lately."""
+    node_scores.score_all()
 
 
 @shared_task

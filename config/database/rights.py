@@ -90,6 +90,8 @@ _SCHEDULER: Final = {
     "scheduler_node_partitions": DROP,
     "scheduler_nodeheartbeat": EDIT,
     "scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01": ADD,  # the history of nodes
+    "scheduler_nodeoutage": ALL,
+    "scheduler_nodescore": ALL,
     "scheduler_partition": ALL,
     "scheduler_partitionevent": ADD,
     "scheduler_policyfault": ALL,

@@ -180,6 +180,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(30),
         "options": {"queue": "default", "expire_seconds": 60},
     },
+    "score nodes": {
+        "task": "scheduler.tasks.score_nodes",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
+    },
     "go on with moves and drains": {
         "task": "scheduler.tasks.move_jobs",
         "schedule": every(5),
@@ -479,6 +484,8 @@ MUSTER_NODE_LOST_SECONDS = read("MUSTER_NODE_LOST_SECONDS")
 MUSTER_QUARANTINE_PEOPLE = read("MUSTER_QUARANTINE_PEOPLE")
 MUSTER_QUARANTINE_FAILURES = read("MUSTER_QUARANTINE_FAILURES")
 MUSTER_QUARANTINE_SECONDS = read("MUSTER_QUARANTINE_SECONDS")
+# What ended on a node lately says how reliable and how fast it is.
+MUSTER_NODE_SCORE_HALF_LIFE_DAYS = read("MUSTER_NODE_SCORE_HALF_LIFE_DAYS")
 # An agent's sync call is held open this long when there is nothing to say.
 MUSTER_SYNC_HOLD_SECONDS = read("MUSTER_SYNC_HOLD_SECONDS")
 # From SIGTERM to SIGKILL.

@@ -20,6 +20,8 @@ from scheduler.models.node import (
     Device,
     Node,
     NodeHeartbeat,
+    NodeOutage,
+    NodeScore,
     UnknownTask,
 )
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
@@ -74,6 +76,8 @@ __all__ = [
     "MoveState",
     "Node",
     "NodeHeartbeat",
+    "NodeOutage",
+    "NodeScore",
     "Partition",
     "PolicyFault",
     "PriorityClass",

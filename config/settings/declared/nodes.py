@@ -42,6 +42,13 @@ SETTINGS: Final = (
         "The least number of such failures.",
     ),
     Setting("MUSTER_QUARANTINE_SECONDS", "int", 600, "The time in which they count.", "s"),
+    Setting(
+        "MUSTER_NODE_SCORE_HALF_LIFE_DAYS",
+        "float",
+        7.0,
+        "Age at which an attempt counts half for the scores of its node; after four it counts nothing. 0 = no scores.",
+        "days",
+    ),
     Setting("MUSTER_LOG_CAP_BYTES", "int", 64 * MIB, "Stored output per stream of a task.", "bytes"),
     Setting(
         "MUSTER_SCRATCH_MIB",

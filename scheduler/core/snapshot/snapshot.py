@@ -80,6 +80,9 @@ class NodeColumns(Columns):
     isolation: Ints = ints(default=0)  # what keeps its jobs apart: bits of `node_isolation.BITS`
     features: Ints = ints(default=ALL)  # what its agent knows: bits of `agent_features.FEATURES`
     faulty: Bools = bools(default=False)  # its agent says that no task can start there now
+    #: What ended there lately says, 0 to 100 (`forecast.node_scores`); -1 = unknown.
+    reliability: Ints = ints(default=-1)
+    performance: Ints = ints(default=-1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from scheduler.backends.registry import UnknownBackend
 from scheduler.core.lifecycle import StopReason
 from scheduler.models import Cluster
 from scheduler.services.cluster.heartbeats import DOOR_SCOPE
+from scheduler.services.cluster.node_scores import SILENT
 from scheduler.services.execution import dispatch
 from scheduler.services.execution.backend_driver import drive_backend
 from scheduler.services.execution.reports import BATCH, announce_nodes_of
@@ -23,6 +24,7 @@ from scheduler.services.jobs import deadlines
 from scheduler.state.apply import suspension
 from scheduler.state.db.sql import run
 from scheduler.state.lifecycle import dependencies
+from scheduler.state.records.node_scores import note_outages
 from scheduler.state.settle import partial_failure
 from scheduler.state.settle.release import attempts_with_ended_tasks, release_ended_tasks
 from scheduler.state.settle.settle import Settled, attempts_to_settle, settle_many
@@ -75,15 +77,17 @@ def _age_nodes() -> tuple[int, int]:
         " WHERE h.node_id = n.id AND n.state = ANY(%s)"
         " AND h.lease_expires_at < clock_timestamp() - make_interval(secs => %s) AND EXISTS ("
         "  SELECT 1 FROM scheduler_lease WHERE scope = %s AND expires_at > clock_timestamp())"
-        " RETURNING n.name, n.cluster_id"
+        " RETURNING n.name, n.cluster_id, n.id, n.cordoned OR n.draining"
     )
     with transaction.atomic():
         down = run(age, ["down", ["up", "unknown"], grace, DOOR_SCOPE])
         unknown = run(age, ["unknown", ["up"], 0, DOOR_SCOPE])
-        for name, _ in down:
+        for name, *_ in down:
             log.error("node_down", node=name)
-        for name, _ in unknown:
+        for name, *_ in unknown:
             log.warning("node_unknown", node=name)
+        # A node that an operator has taken out of service may be switched off: that says nothing about it.
+        note_outages([node for _, _, node, is_out_of_service in down if not is_out_of_service])
         if down or unknown:
             outbox.announce(outbox.CLUSTER_TOPIC)
             for cluster_id in {row[1] for row in (*down, *unknown)}:
@@ -106,7 +110,7 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
         batch = rows[first : first + BATCH]
         settled += settle_many(
             [row[0] for row in batch],
-            lost={row[0]: f"Node {row[2]} stopped responding." for row in batch},
+            lost={row[0]: SILENT % row[2] for row in batch},
             epochs={row[0]: row[1] for row in batch},
         )
     return settled
