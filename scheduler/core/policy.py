@@ -14,7 +14,7 @@ POLICIES: Final = ("fifo", "priority", "fairshare", "sjf", "edf", "fair_queue")
 #: Where tasks go among the nodes that can take them.
 PLACEMENTS: Final = (
     "best_fit", "spread", "frag", "least_loaded", "resource_balance", "round_robin",
-    "balanced", "k8s", "multi-criteria",
+    "balanced", "k8s", "multi-criteria", "quality",
 )  # fmt: skip
 
 #: How near to each other the tasks of one job should be when one node cannot take them all; "" = no wish.
@@ -29,8 +29,9 @@ FACTORS: Final = ("priority", "queue", "age", "size", "fairshare")
 #: What of a job's priority orders it under "priority": the number, or its band (Low to 33, Normal to 66, High).
 PRIORITIES_BY: Final = ("number", "band")
 
-#: How fair share counts: as a tree where there is one ("auto"), by projects alone, or always as a tree.
-SHARES: Final = ("auto", "flat", "tree")
+#: How fair share counts: as a tree where there is one ("auto"), by projects alone, always as a tree, or by shares
+#: multiplied down the tree ("product").
+SHARES: Final = ("auto", "flat", "tree", "product")
 
 #: Whose jobs take turns under "fair_queue".
 TENANTS: Final = ("project", "user")
@@ -89,6 +90,7 @@ class Policy:
 
     `shares` "auto": fair share follows the tree of organizations, projects and people where there is one, and the
     projects alone where all of them stand side by side with members of equal weight. "flat", "tree": always so.
+    "product": each person by the product of the shares from the root down over its own use, whatever its siblings used.
 
     `assemblies`: the most gangs that gather nodes at once, of those that ask for it; 0 = none.
 

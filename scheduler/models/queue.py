@@ -50,6 +50,7 @@ class PlacementStrategy(models.TextChoices):
     BALANCED = "balanced", "balanced: fit 30, affinity 20, load 20, data locality 20, cost 10"
     K8S = "k8s", "k8s: fit 40, load 30, affinity 20, network 10"
     MULTI_CRITERIA = "multi-criteria", "multi-criteria: performance, cost, reliability, network equally"
+    QUALITY = "quality", "quality: GPUs in one NUMA domain, then the tightest node"
 
 
 class SchedulingPolicy(models.TextChoices):

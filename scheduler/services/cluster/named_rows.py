@@ -18,6 +18,7 @@ OF_THE_CLUSTER: Final[Mapping[str, Any]] = {"backfill": "none", "preemption_enab
 #: The same among the options of a profile: none of these may be there.
 OPTIONS_OF_THE_CLUSTER: Final = (
     "backfill_order", "backfill_promises", "backfill_delay_seconds", "backfill_scan", "assemblies", "resize_seconds",
+    "shares",
 )  # fmt: skip
 
 

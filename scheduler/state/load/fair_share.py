@@ -70,7 +70,7 @@ def with_shares(
     if not flat or shape.limited:
         pairs = {*zip(pending.project_id.tolist(), pending.user_id.tolist(), strict=True)}
         tree = shares_at(at, decay=decay, metering=metering, pairs=pairs, used=used)
-        shares = share_columns(tree, numbers, flat=flat or not ordered)
+        shares = share_columns(tree, numbers, flat=flat or not ordered, product=policy.shares == "product")
     capacity = share_source().capacity() if metering.dominant else {}
     weighed = metering.usage(dict(zip(METERED, _sums(used, numbers), strict=True)), capacity)
     return replace(projects, used_gpu_seconds=weighed.astype(np.int64)), shares
