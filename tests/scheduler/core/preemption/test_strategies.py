@@ -11,7 +11,6 @@ from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy
 from scheduler.core.preemption_policy import PreemptionPolicy
 from scheduler.core.snapshot.codec import decode_policy, encode_policy
-from scheduler.state.load.cluster_rows import preemption_of
 from tests.support.builders import World, a_job, a_node, a_world, running
 
 RULES = PreemptionPolicy(
@@ -110,21 +109,6 @@ def test_of_two_that_lose_the_same_the_one_at_more_risk_is_left_alone(
 
     assert victims(world) == {usual}
     assert victims(world, risk=1) == {"b"}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ({"risk": 2}, "risk is 0"),
-        ({"by_resource": -1}, "must not|by_resource is 0"),
-        ({"pressure_percent": 101}, "pressure_percent is 0"),
-        ({"pressure_percent": "high"}, "whole number"),
-        ({"pressure": 10}, "is not a setting of preemption"),
-    ],
-)
-def test_what_they_cannot_be_is_refused(words: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        preemption_of(True, words)
 
 
 def test_they_are_recorded_with_the_policy() -> None:
