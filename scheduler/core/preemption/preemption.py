@@ -407,4 +407,5 @@ def _orders(
             line=of.get(victim, ""),
             mode="suspend" if suspended else "requeue",
             instead="" if suspended or victim in of else why_requeued(rules, jobs, victim),
+            strategy=way.by.strategy_of(victim),
         )

@@ -103,6 +103,23 @@ class VictimSearch:
         """Whether victims that hold the kind of resource that is asked for go first."""
         return bool(self.rules.by_resource)
 
+    def strategy_of(self, victim: int) -> tuple[tuple[str, int], ...]:
+        """What spoke for a victim, where the policy chooses by risk, resource or pressure; () where it does not.
+
+        `cost` in seconds times what the job holds (a GPU is 1,000), `gpu_millis` of all its GPUs.
+        """
+        rules = self.rules
+        if not (rules.risk or rules.by_resource or rules.pressure_percent):
+            return ()
+        return (
+            ("cost", int(self.cost[victim])),
+            ("times_preempted", int(self.context.cluster.snapshot.running.times_preempted[victim])),
+            ("gpu_millis", int(self.jobs.gpu_millis[victim])),
+            ("risk", rules.risk),
+            ("by_resource", int(self.by_resource)),
+            ("pressure_percent", rules.pressure_percent),
+        )
+
     def may_stop(self, priority: int) -> Bools:
         """Running jobs that a job of this priority may have stopped."""
         if priority not in self._may_stop:

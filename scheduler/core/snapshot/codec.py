@@ -429,8 +429,10 @@ def _start_from(row: list[Any]) -> Start:
 
 
 def _preempt_row(preempt: Preempt) -> list[Any]:
-    """What most are not, an eviction, a reclaim, a convergence or a suspension, is left out."""
-    *row, node_id, taint, kind, line, mode, instead = astuple(preempt)
+    """What most are not, an eviction, a reclaim, a convergence or a suspension, or have not, is left out."""
+    *row, node_id, taint, kind, line, mode, instead, strategy = astuple(preempt)
+    if strategy:
+        return [*row, node_id, list(taint), kind, line, mode, instead, [list(one) for one in strategy]]
     if mode != "requeue" or instead:
         return [*row, node_id, list(taint), kind, line, mode, instead]
     if kind != "preempt":

@@ -90,7 +90,7 @@ _FAILURES: Final = (
     ("lost", "lost with the node"),
     ("infrastructure", "ended by the agent or its supervisor"),
     ("succeeded_elsewhere", "failed here and succeeded on another node"),
-    ("outages", "times the node stopped responding"),
+    ("outages", "outages"),
 )
 
 
@@ -99,7 +99,11 @@ def observed(node: Node) -> ObservedShown | None:
     score: NodeScore | None = getattr(node, "score", None)
     if score is None:
         return None
-    failures = tuple((count, words) for name, words in _FAILURES if (count := getattr(score, name)))
+    failures = tuple(
+        (count, "outage" if (count, name) == (1, "outages") else words)
+        for name, words in _FAILURES
+        if (count := getattr(score, name))
+    )
     return ObservedShown(
         score.reliability, score.performance, score.attempts, failures, score.speed_percent, score.compared_runs,
         days=round(HALF_LIVES * settings.MUSTER_NODE_SCORE_HALF_LIFE_DAYS), updated_at=score.updated_at,

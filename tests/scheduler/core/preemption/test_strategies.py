@@ -10,7 +10,7 @@ import pytest
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy
 from scheduler.core.preemption_policy import PreemptionPolicy
-from scheduler.core.snapshot.codec import decode_policy, encode_policy
+from scheduler.core.snapshot.codec import decode_plan, decode_policy, encode_plan, encode_policy
 from tests.support.builders import World, a_job, a_node, a_world, running
 
 RULES = PreemptionPolicy(
@@ -109,6 +109,24 @@ def test_of_two_that_lose_the_same_the_one_at_more_risk_is_left_alone(
 
     assert victims(world) == {usual}
     assert victims(world, risk=1) == {"b"}
+
+
+def test_a_victim_says_what_spoke_for_it_and_keeps_it_when_recorded() -> None:
+    world = a_world(
+        nodes=[a_node("one", cpus=8)],
+        running=[running(a_job("a", cpus=8, priority=10), "one", started=-60, times_preempted=1)],
+        pending=[a_job("wants", cpus=8, priority=90)],
+    )
+    plain, by_risk = (
+        plan_cycle(world.snapshot, Policy(preemption=replace(RULES, risk=risk))) for risk in (0, 1)
+    )
+
+    (preempt,) = by_risk.preempts
+    assert plain.preempts[0].strategy == ()
+    assert dict(preempt.strategy)["cost"] == (3600 + 2 * RULES.restart_seconds) * 500
+    assert dict(preempt.strategy)["times_preempted"] == 1
+    assert decode_plan(encode_plan(by_risk)) == by_risk
+    assert decode_plan(encode_plan(plain)) == plain
 
 
 def test_they_are_recorded_with_the_policy() -> None:
