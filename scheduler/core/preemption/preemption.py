@@ -372,8 +372,7 @@ def least_disruptive(
     for by in rights:
         victims = by.victims_of(wanted, priority, left)
         given = {}
-        # A suspended job loses nothing, and victims of the same resource are not given up for cheaper ones.
-        if shrinking and not (victims and (by.only_cpus or by.by_resource)):
+        if shrinking and not (victims and by.keeps_victims):
             fewer, others = shrinking.beside(wanted, by, priority, left)
             if others and (not victims or by.worth(others) < by.worth(victims)):
                 victims, given = others, fewer

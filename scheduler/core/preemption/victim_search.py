@@ -103,6 +103,14 @@ class VictimSearch:
         """Whether victims that hold the kind of resource that is asked for go first."""
         return bool(self.rules.by_resource)
 
+    @property
+    def keeps_victims(self) -> bool:
+        """Whether victims that were found are kept, without a look for fewer beside elastic jobs that become smaller.
+
+        A suspended job loses nothing, and victims of the same resource are not given up for cheaper ones.
+        """
+        return self.only_cpus or self.by_resource
+
     def strategy_of(self, victim: int) -> tuple[tuple[str, int], ...]:
         """What spoke for a victim, where the policy chooses by risk, resource or pressure; () where it does not.
 
