@@ -196,7 +196,7 @@ def observed_of(node: Node) -> dict[str, Any] | None:
     score: NodeScore | None = getattr(node, "score", None)
     if score is None:
         return None
-    names = [str(name) for name in ObservedSerializer().fields if name != "updated_at"]
+    names = [name for name in map(str, ObservedSerializer().fields) if name != "updated_at"]
     return {name: getattr(score, name) for name in names} | {"updated_at": moment(score.updated_at)}
 
 
