@@ -93,6 +93,7 @@ _SCHEDULER: Final = {
     "scheduler_partition": ALL,
     "scheduler_partitionevent": ADD,
     "scheduler_policyfault": ALL,
+    "scheduler_predictionaccuracy": EDIT,
     "scheduler_priorityclass": ALL,
     "scheduler_priorityclass_preempts": DROP,
     "scheduler_priorityclassevent": ADD,

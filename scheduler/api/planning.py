@@ -19,6 +19,24 @@ from scheduler.api.queues import policy_of
 from scheduler.models import Cluster, Job
 from scheduler.selectors import visible_jobs, visible_queues
 from scheduler.services.planning.cycles import run_cycle
+from scheduler.services.planning.forecasts import accuracies
+
+
+class AccuracySerializer(serializers.Serializer[Any]):
+    """How good the predictions of a cluster were over the last days; null = nothing has been judged yet."""
+
+    cluster = serializers.CharField()
+    days = serializers.IntegerField()
+    starts = serializers.IntegerField(help_text="Starts of jobs that had a predicted range.")
+    inside_percent = serializers.IntegerField(allow_null=True, help_text="Of them, within the first range.")
+    width_seconds = serializers.IntegerField(allow_null=True, help_text="Median width of the first ranges.")
+    waited_seconds = serializers.IntegerField(
+        allow_null=True, help_text="Median wait from the prediction on."
+    )
+    runs = serializers.IntegerField(help_text="Runs without a time limit predicted from earlier runs.")
+    longer_percent = serializers.IntegerField(allow_null=True, help_text="Of them, longer than predicted.")
+    shorter_percent = serializers.IntegerField(allow_null=True, help_text="Of them, not longer.")
+    median_ratio = serializers.FloatField(allow_null=True, help_text="Predicted by real run time.")
 
 
 class SchedulerInfoSerializer(serializers.Serializer[Any]):
@@ -27,6 +45,7 @@ class SchedulerInfoSerializer(serializers.Serializer[Any]):
     active_queues = serializers.IntegerField()
     pending_jobs = serializers.IntegerField()
     policies = serializers.DictField(child=serializers.CharField(), help_text="Policy of each queue.")
+    accuracy = AccuracySerializer(many=True, help_text="Of predictions, by cluster.")
 
 
 class SchedulerInfo(ApiView):
@@ -48,6 +67,9 @@ class SchedulerInfo(ApiView):
                 "active_queues": sum(1 for queue in queues if not queue.paused and not queue.cluster.paused),
                 "pending_jobs": visible_jobs(person(request)).pending().count(),
                 "policies": {queue.slug: policy_of(queue) for queue in queues},
+                "accuracy": AccuracySerializer(
+                    accuracies({queue.cluster_id for queue in queues}), many=True
+                ).data,
             }
         )
 

@@ -7,7 +7,13 @@ from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
 from scheduler.models.cycle import Cycle, FairQueueTurn, Lease
 from scheduler.models.element import ElementEnd, JobElements
 from scheduler.models.event import JobEvent
-from scheduler.models.forecast import ForecastOutcome, ForecastRun, RuntimePrediction, StartForecast
+from scheduler.models.forecast import (
+    ForecastOutcome,
+    ForecastRun,
+    PredictionAccuracy,
+    RuntimePrediction,
+    StartForecast,
+)
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
 from scheduler.models.job_request import JobName, JobRequest, WaitEnd
@@ -37,6 +43,7 @@ __all__ = [
     "DRAINED_BY_QUARANTINE",
     "DRAINED_BY_UNKNOWN_TASKS",
     "OPEN_MOVES",
+    "PredictionAccuracy",
     "USAGE_POINTS",
     "Artifact",
     "ArtifactUpload",

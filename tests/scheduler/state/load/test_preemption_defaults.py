@@ -15,7 +15,7 @@ CLASSES = ((0, ()), (50, (0,)))
 
 
 @pytest.mark.parametrize(("words", "stopped"), [({}, "burstable"), ({"qos": 0}, "guaranteed")])
-def test_of_one_priority_a_guaranteed_job_is_stopped_last_unless_the_profile_says_otherwise(
+def test_finding_26_of_one_priority_a_guaranteed_job_is_stopped_last_unless_the_profile_says_otherwise(
     words: dict[str, int], stopped: str
 ) -> None:
     """The guaranteed one has run for less, so that stopping it would cost less."""
