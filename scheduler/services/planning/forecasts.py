@@ -140,6 +140,7 @@ def predict_run_times(*, cluster_id: int) -> int:
     forecasts.store_accuracy(
         cluster_id=cluster_id,
         since=since,
+        most=MOST_RUNS,
         runs=len(ratios),
         longer=sum(ratio < 1000 for ratio in ratios),
         ratio_millis=statistics.median_low(ratios) if ratios else None,

@@ -177,7 +177,8 @@ SELECT %s, statement_timestamp(), starts, inside, width, waited, %s, %s, %s
 FROM (SELECT count(*) AS starts, count(*) FILTER (WHERE missed_seconds = 0) AS inside,
         percentile_disc(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM p90_at - p10_at))::bigint AS width,
         percentile_disc(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - told_at))::bigint AS waited
-    FROM scheduler_forecastoutcome WHERE cluster_id = %s AND started_at > %s) judged
+    FROM (SELECT missed_seconds, p10_at, p90_at, started_at, told_at FROM scheduler_forecastoutcome
+        WHERE cluster_id = %s AND started_at > %s ORDER BY started_at DESC LIMIT %s) latest) judged
 ON CONFLICT (cluster_id) DO UPDATE SET updated_at = excluded.updated_at, starts = excluded.starts,
     inside = excluded.inside, width_seconds = excluded.width_seconds, waited_seconds = excluded.waited_seconds,
     runs = excluded.runs, longer = excluded.longer, ratio_millis = excluded.ratio_millis
@@ -186,10 +187,10 @@ RETURNING 1
 
 
 def store_accuracy(
-    *, cluster_id: int, since: datetime, runs: int, longer: int, ratio_millis: int | None
+    *, cluster_id: int, since: datetime, most: int, runs: int, longer: int, ratio_millis: int | None
 ) -> None:
-    """Count the judged starts of a cluster, and write that beside what is known of its run times."""
-    run(_ACCURACY, [cluster_id, runs, longer, ratio_millis, cluster_id, since])
+    """Count the last judged starts of a cluster, at most `most`, and write that beside what its run times were."""
+    run(_ACCURACY, [cluster_id, runs, longer, ratio_millis, cluster_id, since, most])
 
 
 class RanRow(NamedTuple):
