@@ -103,7 +103,7 @@ class RunTimes:
             return limit_ms
         if course is Course.LIMITS:
             length = self.length_ms(user, project, limit_ms, _LONG, elapsed_ms)
-            return max(length or 0, likely_ms) or None
+            return max(length or 0, likely_ms) if likely_ms > 0 else None
         share = _SHORT if course is Course.SHORT else job_id * _GOLDEN % 1.0
         return self.length_ms(user, project, limit_ms, share, elapsed_ms) or max(likely_ms, 0) or None
 
