@@ -173,6 +173,30 @@ def tests_with_real_transactions_are_emptied_quickly() -> Iterator[None]:
     end()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def answers_are_those_of_the_api_document() -> Iterator[None]:
+    """Each answer of the API that a test client gets is compared with docs/reference/openapi.yaml."""
+    from django.test import Client
+
+    from tests.infra.api.conformance import faults_of
+
+    asked = Client.request
+
+    def request(self: Client, **asked_for: Any) -> Any:
+        response = asked(self, **asked_for)
+        faults = faults_of(asked_for.get("REQUEST_METHOD", "GET"), asked_for.get("PATH_INFO", "/"), response)
+        if faults and os.environ.get("FAULTS"):
+            with open(os.environ["FAULTS"], "a") as f:
+                f.write("".join(x + "\n" for x in faults))
+            return response
+        assert not faults, "\n".join(faults)
+        return response
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "request", request)
+        yield
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What tests have to show beside that they pass, in the output whatever is captured."""
     reports = [

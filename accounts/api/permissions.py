@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
@@ -27,6 +28,7 @@ class ScopePermission(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not (request.user and request.user.is_authenticated):
             return False
+        refuse_unsupported(request.method or "GET", view)
         if not isinstance(request.auth, ApiToken):
             return True
         needed = needed_scope(request.method or "GET", view)
@@ -41,10 +43,18 @@ class ScopePermission(BasePermission):
         )
 
 
+def refuse_unsupported(method: str, view: Any) -> None:
+    """405 for a method that the address does not have: no scope of a token would change that."""
+    if method not in view.allowed_methods:
+        raise MethodNotAllowed(method)
+
+
 def needed_scope(method: str, view: Any) -> str:
     """The scope a call needs, `admin` where the view does not say."""
     scopes = getattr(view, "required_scopes", {})
     action = getattr(view, "action", None)
     if action and action in scopes:
         return str(scopes[action])
-    return str(scopes.get("GET" if method in ("HEAD", "OPTIONS") else method, "admin"))
+    if method == "OPTIONS":  # says what the address takes, to whoever may use it in one way
+        return str(scopes.get("GET") or next(iter(scopes.values()), "admin"))
+    return str(scopes.get("GET" if method == "HEAD" else method, "admin"))

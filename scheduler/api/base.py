@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.generics import GenericAPIView
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 
 from accounts.api.once import once
 from accounts.api.person import person
-from infra.api.rest import check_query
+from infra.api.views import KnownQuery
 from infra.errors import FieldProblem, InvalidInput
 
-__all__ = ["ApiView", "body_of", "once", "person"]
+#: Of a DELETE, which has no body.
+REASON: Final = OpenApiParameter("reason", str, description="Reason, recorded in the audit trail.")
+
+__all__ = ["REASON", "ApiView", "body_of", "once", "person"]
 
 
-class ApiView(GenericAPIView[Any]):
+class ApiView(KnownQuery, GenericAPIView[Any]):
     """A view whose query values can be compared and whose errors are problems."""
 
     pagination_class: type[BasePagination] | None = None
     filter_backends: list[Any] = []
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        check_query(request)
-        super().initial(request, *args, **kwargs)
 
 
 def body_of(request: Request, *, optional: bool = False) -> Mapping[str, Any]:

@@ -9,7 +9,6 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 
 from accounts.models import Project, User
-from infra.api.rest import unknown_filters
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.core.lifecycle import FailureClass, JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
@@ -133,10 +132,9 @@ def _keys(rows: QuerySet[Any]) -> list[int]:
 def filtered(
     filter_class: type[django_filters.FilterSet], request: Request, rows: QuerySet[Any]
 ) -> QuerySet[Any]:
-    """The rows that the query asks for; unknown parameters and bad values are refused, never ignored."""
+    """The rows that the query asks for; bad values are refused, never ignored."""
     found = filter_class(request.query_params, queryset=rows, request=request)
-    problems = unknown_filters(request, found.filters)
-    problems += [
+    problems = [
         FieldProblem(name, " ".join(messages), "invalid") for name, messages in found.form.errors.items()
     ]
     if problems:

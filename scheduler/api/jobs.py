@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from infra.api.rest import NewestFirst
+from infra.api.rest import NewestFirst, both_ways
 from infra.errors import FieldProblem, InvalidInput
 from infra.plain_text import line_problem
 from scheduler.api.base import ApiView, body_of, once, person
@@ -83,12 +83,12 @@ def location_of(job: Job) -> str:
 class JobPages(NewestFirst):
     """Pages of jobs, with how many there are on all of them where that was asked for."""
 
-    total: Count | None = None
+    jobs: Count | None = None
 
     def get_paginated_response(self, data: Any) -> Response:
         answer = super().get_paginated_response(data)
-        if self.total is not None:
-            answer.data |= {"count": self.total.jobs, "count_is_estimate": self.total.estimated}
+        if self.jobs is not None:
+            answer.data |= {"count": self.jobs.jobs, "count_is_estimate": self.jobs.estimated}
         return answer
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +110,7 @@ class Jobs(JobView):
     filterset_class = JobFilter
     required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}
     page_ordering: tuple[str, ...] = ("-pk",)
+    orderings = both_ways(number="pk")
 
     @extend_schema(
         operation_id="jobs_list",
@@ -125,7 +126,7 @@ class Jobs(JobView):
         rows: Any = job_rows(jobs)
         page = with_relations(self.paginate_queryset(rows) or ())
         if request.query_params.get("count") == "true" and isinstance(self.paginator, JobPages):
-            self.paginator.total = how_many(jobs)
+            self.paginator.jobs = how_many(jobs)
         names = priority_names()
         return self.get_paginated_response(
             JobRowSerializer(page, many=True, context={"priority_names": names}).data

@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from infra.api.rest import NewestFirst
+from infra.api.rest import NewestFirst, both_ways
 from quotas.core.gpu_models import slice_of
 from quotas.core.resources import MIB
 from scheduler.api.base import ApiView, once, person
@@ -246,6 +246,8 @@ class Nodes(ApiView):
     filterset_class = NodeFilter
     pagination_class = NewestFirst
     page_ordering = ("pk",)
+    orderings = both_ways(name="name")
+    counted = True
     required_scopes = {"GET": "nodes:read"}
     schema_tags = ["nodes"]
 

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from accounts.selectors import project_by_ref
 from infra.api.fields import ChoiceField
-from infra.api.rest import NewestFirst, check_known
+from infra.api.rest import NewestFirst, both_ways
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.serializers import moment
@@ -160,6 +160,8 @@ class Queues(ApiView):
     serializer_class = QueueSerializer
     pagination_class = NewestFirst
     page_ordering = ("pk",)
+    orderings = both_ways(name="name", priority="priority")
+    counted = True
     required_scopes = {"GET": "jobs:read"}
     schema_tags = ["queues"]
 
@@ -172,7 +174,6 @@ class Queues(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Queues that you may see, with the jobs in them."""
-        check_known(request, "project_id")
         rows = visible_queues(person(request)).prefetch_related("partitions")
         wanted = request.query_params.get("project_id")
         if wanted:
@@ -268,7 +269,6 @@ class QueueDeadlines(ApiView):
     )
     def get(self, request: Request, ref: str) -> Response:
         """Deadlines of the last days: met, missed, by how much, and how long jobs waited."""
-        check_known(request, "days")
         queue = queue_by_ref(person(request), ref)
         asked = request.query_params.get("days", "7")
         if not (asked.isascii() and asked.isdecimal() and len(asked) < 4 and 1 <= int(asked) <= MOST_DAYS):
