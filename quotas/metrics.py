@@ -30,7 +30,7 @@ _metrics: list[Metric] = []
 
 
 def collect() -> Iterable[Metric]:
-    """Nothing unless MUSTER_FAIRSHARE_METRICS is set: one series a project may be too many."""
+    """Nothing where MUSTER_FAIRSHARE_METRICS is off: three series a project may be too many."""
     global _read_at, _metrics
     if not settings.MUSTER_FAIRSHARE_METRICS:
         return []

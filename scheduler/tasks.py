@@ -64,6 +64,12 @@ def sweep_storage() -> None:
 
 
 @shared_task
+def count_for_metrics() -> None:
+    """Count what has happened since the last time, for /metrics."""
+    metric_counts.count()
+
+
+@shared_task
 def keep_ledger() -> None:
     charging.heal_ledger()
     charging.extend_holds()

@@ -102,6 +102,8 @@ class OwnSecrets(_SecretsView):
 class OwnSecret(_SecretsView):
     """One of your secrets."""
 
+    location = "/api/v1/secrets/{name}"
+
     @extend_schema(
         parameters=[NAME],
         request=SecretValueSerializer,
@@ -138,6 +140,8 @@ class ProjectSecrets(_SecretsView):
 
 class ProjectSecret(_SecretsView):
     """One secret of a project."""
+
+    location = "/api/v1/projects/{ref}/secrets/{name}"
 
     @extend_schema(
         parameters=[REF, NAME],

@@ -70,6 +70,10 @@ class ProjectViewSet(KnownQuery, mixins.ListModelMixin, GenericViewSet[Project])
     page_ordering = ("name", "pk")
     orderings = both_ways(name="name", created_at="created_at")
     counted = True
+    location = {  # by action
+        "create": "/api/v1/projects/{slug}",
+        "add_member": "/api/v1/projects/{ref}/members/{user}",
+    }
     schema_tags = ["projects"]
     required_scopes = {
         "GET": "projects:read",
@@ -230,6 +234,7 @@ class TokenViewSet(KnownQuery, mixins.ListModelMixin, mixins.RetrieveModelMixin,
     lookup_value_regex = "[0-9]{1,18}"
     orderings = both_ways(created_at="created_at")
     counted = True
+    location = "/api/v1/tokens/{id}"
     schema_tags = ["tokens"]
     required_scopes = {"GET": "tokens:write", "POST": "tokens:write", "DELETE": "tokens:write"}
 

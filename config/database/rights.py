@@ -77,6 +77,8 @@ _SCHEDULER: Final = {
     "scheduler_idempotencykey": ALL,
     "scheduler_job": ALL,
     "scheduler_jobdependency": ALL,
+    "scheduler_metriccount": EDIT,
+    "scheduler_metriccursor": EDIT,
     "scheduler_jobelements": DROP,
     "scheduler_jobevent": DROP,
     "scheduler_jobmove": ALL,

@@ -62,6 +62,7 @@ MIDDLEWARE = [
     "accounts.web.middleware.ForwardedMiddleware",  # before anybody asks whether the request came by TLS
     "config.http.request_ids.RequestIdMiddleware",
     "infra.api.problems.ProblemMiddleware",
+    "config.http.answers.AnswersMiddleware",  # outside of what makes answers, and of their log line
     "config.metrics.RequestMetricsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "config.http.security.ContentPolicyMiddleware",
@@ -255,6 +256,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "quotas.tasks.alert",
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
+    },
+    "count for /metrics": {
+        "task": "scheduler.tasks.count_for_metrics",
+        "schedule": every(15),
+        "options": {"queue": "default", "expire_seconds": 45},
     },
     "notify people": {
         "task": "notifications.tasks.follow",

@@ -1,9 +1,10 @@
-"""What every view of the API does before its own work: parameters of the query that it does not take are refused."""
+"""What every view of the API does around its own work: unknown parameters are refused, new objects have an address."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from drf_spectacular.plumbing import force_instance, is_serializer
 from drf_spectacular.utils import OpenApiParameter
@@ -29,6 +30,23 @@ class KnownQuery(Base):
         super().initial(request, *args, **kwargs)
         if request.query_params and request.method != "OPTIONS":
             check_known(request, *known_parameters(self, request.method or "GET"))
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """With `Location` where an object was created: the view's `location`, filled from the answer and the address.
+
+        An answer that is given again for an `Idempotency-Key` has it too.
+        """
+        template = location_of(self)
+        if template and response.status_code == 201 and isinstance(response.data, dict):
+            filled = {name: quote(str(value), safe="") for name, value in {**response.data, **kwargs}.items()}
+            response["Location"] = template.format_map(filled)
+        return super().finalize_response(request, response, *args, **kwargs)
+
+
+def location_of(view: Any) -> str:
+    """The address of what a POST creates, with fields of its answer in braces; view sets have one by action."""
+    location = getattr(view, "location", "")
+    return str(location.get(getattr(view, "action", None), "") if isinstance(location, dict) else location)
 
 
 class ApiView(KnownQuery, APIView):

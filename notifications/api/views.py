@@ -151,6 +151,7 @@ class WebhooksView(ApiView):
     required_scopes = WRITES
     pagination_class = NewestFirst
     counted = True
+    location = "/api/v1/webhooks/{id}"
     schema_tags = ["webhooks"]
 
     @extend_schema(

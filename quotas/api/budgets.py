@@ -96,6 +96,7 @@ STALE = OpenApiResponse(BudgetConflictSerializer, "Changed since you read it.")
 
 class BudgetsView(ApiView):
     required_scopes = {"GET": "quota:read", "POST": "quota:write"}
+    location = "/api/v1/quotas/budgets/{id}"
     schema_tags = ["quota"]
 
     @extend_schema(responses=BudgetSerializer(many=True), summary="Budgets that apply to your projects")

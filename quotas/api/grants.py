@@ -118,6 +118,7 @@ class GrantsView(ApiView):
     required_scopes = {"GET": "quota:read", "POST": "quota:write"}
     pagination_class = NewestFirst
     counted = True
+    location = "/api/v1/quotas/requests/{id}"
     schema_tags = ["quota"]
 
     @extend_schema(

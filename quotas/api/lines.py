@@ -125,6 +125,7 @@ class LinesView(ApiView):
     required_scopes = {"GET": "quota:read", "POST": "quota:write"}
     pagination_class = NewestFirst
     counted = True
+    location = "/api/v1/quotas/lines/{id}"
     schema_tags = ["quota"]
 
     @extend_schema(

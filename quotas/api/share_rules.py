@@ -153,14 +153,17 @@ class ShareRulesView(ApiView):
 
     @extend_schema(
         operation_id="share_rules_reset",
-        parameters=[IF_MATCH],
+        parameters=[
+            IF_MATCH,
+            OpenApiParameter("reason", str, description="Required, here or in a JSON body."),
+        ],
         request=RulesResetSerializer,
-        responses=ShareRulesSerializer,
+        responses={200: ShareRulesSerializer},
         summary="Put the rules of the settings in force again, with a reason (operators)",
     )
     def delete(self, request: Request) -> Response:
         permissions.require(request.user, "operate")
-        asked = RulesResetSerializer(data=request.data)
+        asked = RulesResetSerializer(data=request.data or request.query_params.dict())
         asked.is_valid(raise_exception=True)
         reset_share_rules(
             by=request.user,  # type: ignore[arg-type]

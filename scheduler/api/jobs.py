@@ -111,6 +111,7 @@ class Jobs(JobView):
     required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}
     page_ordering: tuple[str, ...] = ("-pk",)
     orderings = both_ways(number="pk")
+    location = "/api/v1/jobs/{id}"
 
     @extend_schema(
         operation_id="jobs_list",
@@ -144,7 +145,7 @@ class Jobs(JobView):
         body = body_of(request)
         job = submit.submit_job(payload=body, by=person(request), via="api")
         answer = new_job(job, waits=bool(body.get("depends_on")))
-        return Response(answer, status=status.HTTP_201_CREATED, headers={"Location": location_of(job)})
+        return Response(answer, status=status.HTTP_201_CREATED)
 
 
 class JobDetail(JobView):

@@ -110,6 +110,7 @@ class Reservations(ApiView):
     orderings = both_ways(starts_at="starts_at")
     counted = True
     required_scopes = {"GET": "nodes:read", "POST": "nodes:write"}
+    location = "/api/v1/reservations/{id}"
     schema_tags = ["reservations"]
 
     @extend_schema(operation_id="reservations_list", responses=ReservationSerializer(many=True), filters=True)

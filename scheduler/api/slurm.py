@@ -132,6 +132,7 @@ class Sbatch(JobView):
     serializer_class = SbatchAnswerSerializer  # type: ignore[assignment]
     parser_classes = [CleanJSONParser, ScriptParser]
     required_scopes = {"POST": "jobs:write"}
+    location = "/api/v1/jobs/{job_id}"
     schema_tags = ["slurm"]
 
     @extend_schema(

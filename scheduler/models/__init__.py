@@ -6,7 +6,7 @@ from scheduler.models.changed_job import ChangedJob
 from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
 from scheduler.models.cycle import Cycle, FairQueueTurn, Lease
 from scheduler.models.element import ElementEnd, JobElements
-from scheduler.models.event import JobEvent
+from scheduler.models.event import JobEvent, MetricCount, MetricCursor
 from scheduler.models.forecast import ForecastOutcome, ForecastRun, RuntimePrediction, StartForecast
 from scheduler.models.idempotency import IdempotencyKey
 from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
@@ -62,6 +62,8 @@ __all__ = [
     "JobDependency",
     "JobElements",
     "JobEvent",
+    "MetricCount",
+    "MetricCursor",
     "JobMove",
     "JobName",
     "JobRequest",

@@ -22,7 +22,7 @@ SETTINGS: Final = (
         "Weight of each resource.",
     ),
     Setting("MUSTER_FAIRSHARE_DOMINANT", "bool", False, "Count the dominant resource instead of the sum."),
-    Setting("MUSTER_FAIRSHARE_METRICS", "bool", False, "One metric series per project."),
+    Setting("MUSTER_FAIRSHARE_METRICS", "bool", True, "Metric series of fair share: three per project."),
     Setting(
         "QUOTA_HEADROOM_PERCENT",
         "int",

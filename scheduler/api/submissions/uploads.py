@@ -118,6 +118,7 @@ class Uploads(ApiView):
     serializer_class: Any = UploadSerializer
     pagination_class = NewestFirst
     required_scopes = _SCOPES
+    location = "/api/v1/uploads/{id}"
     schema_tags = ["uploads"]
 
     @extend_schema(operation_id="uploads_list", responses=UploadSerializer(many=True))

@@ -120,6 +120,7 @@ class Planner:
         except Exception as error:
             log.exception("cycle_failed", cluster=cluster_id)
             close_old_connections()
+            metric_counts.add_one(metric_counts.CYCLES_FAILED, str(cluster_id))
             self._well.discard(cluster_id)
             _alarm(cluster_id, error)
             self._tick_at[cluster_id] = self.clock() + RETRY_SECONDS

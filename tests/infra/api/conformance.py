@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -28,19 +30,18 @@ class Operation(NamedTuple):
 def faults_of(method: str, path: str, response: Any) -> list[str]:
     """Each difference between an answer of Django's test client and the document; none for what is not described.
 
-    A status below 400 has to be listed, an error has to be a problem, and a JSON body has exactly the fields that
-    its schema names.
+    A status below 400 has to be listed, an error has to be a problem, and the JSON body of
+    another answer has exactly the fields that its schema names.
     """
     if not path.startswith("/api/v1/") or NOT_DESCRIBED.match(path):
         return []
     operations = _operations_at(path)
     operation = operations.get("GET" if method == "HEAD" else method)
     status = response.status_code
-    if operation is None:
-        allowed = (404,) if not operations else (401, 403, 404, 405, 429)
-        return (
-            [] if status in allowed or method == "OPTIONS" else [f"{method} {path}: {status}, not described"]
-        )
+    if operation is None:  # no such address, or not with this method: 405, once the caller is known
+        allowed = (400, 401, 403, 405, 429) if operations else (404,)
+        refused = status in allowed or status >= 500 or method == "OPTIONS"
+        return [] if refused else [f"{method} {path}: {status}, not described"]
     described = operation.responses.get(str(status))
     if described is None and status >= 400:
         described = operation.responses.get("default")
@@ -66,7 +67,9 @@ def _faults_of_body(
     if streaming or not kind.endswith("json"):
         return
     validator = _validator(operation.name, response.status_code, kind)
-    for number, error in enumerate(validator.iter_errors(response.json())):
+    packed = response.headers.get("Content-Encoding") == "gzip"
+    body = json.loads(gzip.decompress(response.content) if packed else response.content)
+    for number, error in enumerate(validator.iter_errors(body)):
         if number == MOST_FAULTS:
             return
         at = "/".join(str(part) for part in error.instance_path)
@@ -84,10 +87,9 @@ def _document() -> dict[str, Any]:
 
 
 @cache
-def _components() -> dict[str, Any]:
+def _components(*, exact: bool) -> dict[str, Any]:
     found = _document()["components"]["schemas"]
-    # A problem may carry more beside the fields that all of them have.
-    return {name: as_json_schema(schema, exact=name != "Problem") for name, schema in found.items()}
+    return {name: as_json_schema(schema, exact=exact) for name, schema in found.items()}
 
 
 @cache
@@ -118,7 +120,9 @@ def _validator(operation: str, status: int, kind: str) -> Any:
     method, _, template = operation.partition(" ")
     responses = _operations(template)[method].responses
     schema = responses.get(str(status), responses.get("default", {}))["content"][kind]["schema"]
-    root = {**as_json_schema(schema), "components": {"schemas": _components()}}
+    # A problem may carry more beside the fields that all of them have.
+    exact = status < 400
+    root = {**as_json_schema(schema, exact=exact), "components": {"schemas": _components(exact=exact)}}
     return jsonschema_rs.Draft202012Validator(root, validate_formats=True)
 
 
