@@ -17,7 +17,15 @@ from prometheus_client.metrics_core import Metric
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, FailureClass, JobState
 from scheduler.services.accounting.holds import WITHOUT_HOLD
 from scheduler.services.accounting.metric_counts import (
-    CYCLES_FAILED, DRIFT, ENDED, FAILED, LATENCY, PREEMPTED, SUM, WAIT, WAIT_SECONDS,
+    CYCLES_FAILED,
+    DRIFT,
+    ENDED,
+    FAILED,
+    LATENCY,
+    PREEMPTED,
+    SUM,
+    WAIT,
+    WAIT_SECONDS,
 )
 from scheduler.services.planning.residents import memories
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
@@ -133,7 +141,7 @@ GAUGES: Final = (
         """,
     ),
     Gauge(
-        "muster_node_gpus", "GPUs of a node: all that work, those given to jobs, and those that computed when last read.",
+        "muster_node_gpus", "GPUs of a node: healthy ones, those given to jobs, those that computed when last read.",
         ["node", "what"],
         """
         SELECT node.name, figure.name, coalesce(sum(figure.millis), 0) / 1000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from scheduler.services import retention
-from scheduler.services.accounting import charging, usage_audit
+from scheduler.services.accounting import charging, metric_counts, usage_audit
 from scheduler.services.artifacts import removal as artifact_removal
 from scheduler.services.artifacts import uploads
 from scheduler.services.checkpoints import removal as checkpoint_removal

@@ -34,7 +34,7 @@ class Schema(AutoSchema):
     # No list of this API is a bare array: it has pages, or is given whole inside of `results`.
 
     def _get_paginator(self) -> Any:
-        return super()._get_paginator() or Whole()
+        return super()._get_paginator() or Whole()  # type: ignore[no-untyped-call]
 
     def get_paginated_name(self, serializer_name: str) -> str:
         paged = getattr(self.view, "pagination_class", None) is not None

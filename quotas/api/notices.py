@@ -14,7 +14,7 @@ from accounts.api.person import person
 from infra.api.rest import NewestFirst
 from infra.api.views import ApiView
 from infra.errors import NotAllowed
-from quotas.models import DriftFinding, Notice
+from quotas.models import DriftFinding
 from quotas.services.alerts import read_notice, unread_notices
 
 
@@ -25,7 +25,7 @@ class AlertSerializer(serializers.Serializer[Any]):
     ended_at = serializers.DateTimeField(allow_null=True, help_text="When the alert ended.")
 
 
-class NoticeSerializer(serializers.Serializer[Notice]):
+class NoticeSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     created_at = serializers.DateTimeField()
     read_at = serializers.DateTimeField(allow_null=True)

@@ -25,14 +25,14 @@ def text() -> str:
     return generate_latest(registry).decode()
 
 
-def test_there_are_none_until_they_are_asked_for() -> None:
+def test_there_are_none_where_they_are_switched_off(settings) -> None:
+    settings.MUSTER_FAIRSHARE_METRICS = False
     a_shared_site()
 
     assert "muster_fairshare_factor" not in text()
 
 
-def test_they_say_factor_target_and_use_of_each_project(settings) -> None:
-    settings.MUSTER_FAIRSHARE_METRICS = True
+def test_they_say_factor_target_and_use_of_each_project() -> None:
     a_shared_site()
 
     said = text()

@@ -20,7 +20,24 @@ from scheduler.models import MetricCursor
 log = structlog.get_logger(__name__)
 
 #: Upper bounds of the buckets of waits, in seconds; what is longer counts in +Inf alone.
-WAIT_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 604_800)
+WAIT_SECONDS: Final = (
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1_800,
+    3_600,
+    7_200,
+    21_600,
+    43_200,
+    86_400,
+    604_800,
+)
 #: Of a histogram: the detail with the sum of all values in milliseconds. The other details are numbers of buckets.
 SUM: Final = "sum_ms"
 

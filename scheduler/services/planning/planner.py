@@ -13,6 +13,7 @@ from django.db import DatabaseError, close_old_connections
 
 from infra.machine.freed_memory import keep_freed_memory
 from scheduler.models import Cluster
+from scheduler.services.accounting import metric_counts
 from scheduler.services.planning import cycles
 from scheduler.services.planning.residents import resident_of
 from scheduler.services.planning.wakeups import WITHOUT_HINTS_SECONDS, Asked, WakeUps
