@@ -55,6 +55,6 @@ def needed_scope(method: str, view: Any) -> str:
     action = getattr(view, "action", None)
     if action and action in scopes:
         return str(scopes[action])
-    if method == "OPTIONS":  # says what the address takes, to whoever may use it in one way
+    if method == "OPTIONS":  # says what the address takes: one of its scopes is enough
         return str(scopes.get("GET") or next(iter(scopes.values()), "admin"))
     return str(scopes.get("GET" if method == "HEAD" else method, "admin"))
