@@ -68,7 +68,7 @@ def test_the_figures_are_those_of_the_rows() -> None:
 def started(
     job: Job, *, epoch: int, came: datetime, placed: int, began: int, event: dict[str, Any]
 ) -> Attempt:
-    """An attempt that got nodes and began so many seconds after `came`, and the event that says it."""
+    """An attempt that got nodes and began these seconds after `came`, and the event that says it."""
     attempt = AttemptFactory(
         job=job, epoch=epoch, scheduled_at=came + timedelta(seconds=placed), state="failed",
         started_at=came + timedelta(seconds=began), ended_at=came + timedelta(seconds=began + 60),
@@ -80,7 +80,9 @@ def started(
 def test_waits_ends_and_failures_are_counted_once_and_outlive_their_rows() -> None:
     came = timezone.now() - timedelta(hours=1)
     queue, empty = QueueFactory(slug="gpu"), QueueFactory(slug="empty")
-    job = JobFactory(queue=queue, created_at=came, state=JobState.FAILED, epoch=2)
+    job = JobFactory(
+        queue=queue, created_at=came, state=JobState.FAILED, epoch=2, completed_at=timezone.now()
+    )
     JobEventFactory(job=job, kind="job.failed")  # before counting began
     metric_counts.count()
 
