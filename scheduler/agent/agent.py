@@ -23,7 +23,7 @@ from scheduler.agent.server.address import AddressFile, fixed
 from scheduler.agent.server.backoff import Backoff
 from scheduler.agent.server.client import Refused, ServerClient, ServerUnreachable
 from scheduler.agent.server.identity import Identity
-from scheduler.agent.server.log_upload import LogUploader
+from scheduler.agent.server.log_upload import LogUploader, has_unsent_ends
 from scheduler.agent.server.results_service import ResultsService
 from scheduler.agent.server.stream import Stream, StreamClient
 from scheduler.agent.server.websocket import WebSocket
@@ -283,7 +283,7 @@ class Agent:
         not wait: readers of its log see how much is awaited.
         """
         until = time.monotonic() + LOGS_FIRST_SECONDS
-        while self.table.has_unsent_ends() and time.monotonic() < until and not self.stopping.is_set():
+        while has_unsent_ends(self.table) and time.monotonic() < until and not self.stopping.is_set():
             self._logs_wanted.set()
             time.sleep(LOGS_FIRST_STEP_SECONDS)
 

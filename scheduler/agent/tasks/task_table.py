@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from scheduler.agent import processes
 from scheduler.agent.gpu.usage import Holder, Use
-from scheduler.agent.protocol import CHUNK_BYTES, Report, TaskRecord, task_key
+from scheduler.agent.protocol import Report, TaskRecord, task_key
 from scheduler.agent.secret_values.store import SecretStore
 from scheduler.agent.tasks.element_results import MOST_RESULTS, has_results, read_results
 from scheduler.agent.tasks.local_task import STREAMS, LocalTask, is_suspended, stored_bytes
@@ -268,17 +268,6 @@ class TaskTable:
                 entry for entry in self._tasks.values() if entry.record is not None and not entry.logs_refused
             ]
 
-    def has_unsent_ends(self) -> bool:
-        """Whether the end of a task waits to be reported of which the server lacks at most a chunk of output."""
-        with self.changed:
-            return any(
-                entry.ended
-                and entry.has_pending_report
-                and not entry.logs_refused
-                and 0 < _unsent_bytes(entry, self.cap_bytes) <= CHUNK_BYTES
-                for entry in self._tasks.values()
-            )
-
     def take_finished(self) -> list[str]:
         """Forget the tasks whose report, output and checkpoints the server has to the end; returns their keys."""
         with self.changed:
@@ -333,13 +322,6 @@ class TaskTable:
     def live(self) -> int:
         with self.changed:
             return sum(not entry.ended for entry in self._tasks.values())
-
-
-def _unsent_bytes(entry: LocalTask, cap_bytes: int) -> int:
-    return sum(
-        max(0, stored_bytes(entry.stream_path(stream), cap_bytes) - (entry.uploaded[stream] or 0))
-        for stream in STREAMS
-    )
 
 
 def _uploaded_whole(entry: LocalTask, cap_bytes: int) -> bool:

@@ -95,7 +95,8 @@ def schema(portal: Portal) -> Iterator[Any]:
 
 @pytest.mark.parametrize("who", ["owner", "operator", None])
 def test_no_request_makes_us_fail(schema: Any, cast: Cast, portal: Portal, who: str | None) -> None:
-    headers = bearer(getattr(cast, who), "admin") if who else {}
+    # The client of the fuzzer does not unpack what it gets.
+    headers = {"Accept-Encoding": "identity", **(bearer(getattr(cast, who), "admin") if who else {})}
     failures: list[str] = []
     operations = 0
 
