@@ -65,8 +65,10 @@ ON CONFLICT (name, label, detail) DO UPDATE SET value = scheduler_metriccount.va
 _STARTS: Final = """
 WITH started AS (
     SELECT DISTINCT attempt.id, queue.slug, attempt.scheduled_at, attempt.started_at,
-        CASE WHEN job.eligible_at <= attempt.scheduled_at THEN job.eligible_at
-            ELSE coalesce(before.ended_at, request.created_at) END AS came_at
+        greatest(
+            coalesce(before.ended_at, request.created_at),
+            CASE WHEN job.eligible_at <= attempt.scheduled_at THEN job.eligible_at END
+        ) AS came_at
     FROM scheduler_jobevent event
         JOIN scheduler_job job ON job.number = event.job_id
         JOIN scheduler_jobrequest request ON request.number = job.number
