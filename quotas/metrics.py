@@ -53,7 +53,7 @@ def _read(at: float) -> Iterator[Metric]:
     for name, help_text, column in (
         ("muster_fairshare_factor", "1 for the project whose people go first.", standings.factor / STEPS),
         ("muster_share_target_ratio", "What a project is entitled to of the site.", standings.entitled),
-        ("muster_share_used_gpu_hours", "Decayed use of a project.", standings.used / 3600),
+        ("muster_share_used_gpu_seconds", "Decayed use of a project.", standings.used),
     ):
         yield _by_project(shares, slugs, name, help_text, column)
     yield GaugeMetricFamily(

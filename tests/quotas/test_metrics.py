@@ -40,5 +40,7 @@ def test_they_say_factor_target_and_use_of_each_project() -> None:
     factor = {name: float(re.search(rf'muster_fairshare_factor{{account="{name}"}} (\S+)', said)[1])
               for name in ("vision", "secret", "other")}  # fmt: skip
     assert factor["vision"] < factor["secret"] < factor["other"]
-    assert 'muster_share_used_gpu_hours{account="vision"} 11.8' in said
+    used = re.search(r'muster_share_used_gpu_seconds{account="vision"} (\S+)', said)
+    assert used is not None
+    assert int(float(used[1]) / 360) == 118  # tenths of an hour
     assert "muster_share_evenness 0." in said
