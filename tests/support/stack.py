@@ -42,6 +42,7 @@ class Stack:
     #: A folder that jobs may write, for tests that watch them by files.
     open_folder: Path | None = None
     output: list[str] = field(default_factory=list)
+    made_token: str = ""
 
     #: The password of each demo account.
     credentials = {name: f"{name}-demo" for name, _ in SIGN_INS}
@@ -148,6 +149,14 @@ class Stack:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    @property
+    def token(self) -> str:
+        """A token of alice for jobs; made once for this state folder, as a command takes seconds to start."""
+        if not self.made_token:
+            said = self.manage("token", "alice", "--scopes", "jobs:write,jobs:read")
+            self.made_token = said.splitlines()[-1]
+        return self.made_token
 
     def get(self, path: str, *, timeout: float = 30, token: str = "") -> tuple[int, str]:
         """Status and text of a plain GET."""
