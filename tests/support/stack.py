@@ -23,7 +23,7 @@ from config.up.demo import SIGN_INS
 from config.up.leftovers import is_held
 from config.up.ports import free_port
 from config.up.processes import die_with_parent
-from tests.support.patience import patience
+from tests.support.patience import patience, pauses
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "Muster is ready: "
@@ -222,6 +222,7 @@ def make_open_folder(name: str) -> Path:
 def wait_until(true: Callable[[], object], *, seconds: float = 30, why: Callable[[], str] = str) -> None:
     """Ask again and again; fail with what `why` says."""
     deadline = time.monotonic() + patience(seconds)
+    pause = pauses(0.05)
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds} s; {why()}"
-        time.sleep(0.05)
+        time.sleep(next(pause))
