@@ -19,7 +19,7 @@ def main() -> None:
         from config.up import main as up
 
         sys.exit(up.main(sys.argv[2:]))
-    # What a start loads is no garbage: to look through it again and again took a fifth of the start's processor time.
+    # What a start loads is no garbage: to look through it again and again takes a tenth of the start's processor time.
     gc.set_threshold(50_000, 20, 20)
     with servers_for(sys.argv[1:]):
         from django.core.management import execute_from_command_line

@@ -26,8 +26,8 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 IN_A_BROWSER = "tests/e2e/"
-#: Objects made before the youngest are looked at, and how often in a row before the older ones are: Python's own first
-#: number (700) is for programs that stay small, and a page of Django's admin makes a hundred times as many objects.
+#: Objects made before garbage is looked for among the youngest, and such looks before one among older objects. Python's
+#: own first number is 700, which a request of the test client passes many times.
 COLLECT_AFTER: Final = (20_000, 10, 10)
 #: Servers that only root can start.
 NEED_ROOT = {"slurm"}
