@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,15 +33,19 @@ from scheduler.services.submission.job_spec import CALLED_ELSEWHERE, FIELDS, JOB
 from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal, read
+from tests.support.kept import made_once
 
 REFERENCE: Final = Path(__file__).resolve().parents[4] / "docs" / "reference"
 ALL: Final = [pytest.param(field, id=field.name) for field in JOB.fields]
 COLUMNS: Final = {field.attname: field for field in Job._meta.concrete_fields}
 
 
+one_portal = made_once(a_portal)
+
+
 @pytest.fixture
-def portal(db: None) -> Portal:
-    return a_portal()
+def portal(one_portal: Portal, db: None) -> Portal:
+    return deepcopy(one_portal)
 
 
 @pytest.fixture(scope="module")
