@@ -26,8 +26,9 @@ HERE: Final = Path(__file__).parent
 #: Modules of benchmarks; each registers its own when it is imported.
 MODULES: Final = (
     "core.cycles", "core.explaining", "core.mixed", "core.fairness", "replays.openb", "replays.sim",
-    "portal.at_rest", "node.keeper", "portal.state", "portal.e2e", "portal.elements", "portal.written", "portal.cpu",
-    "peers.versus_slurm", "peers.versus_peers", "portal.live", "portal.listing", "portal.pages", "portal.pending",
+    "replays.start_ranges", "portal.at_rest", "node.keeper", "portal.state", "portal.e2e", "portal.elements",
+    "portal.written", "portal.cpu", "peers.versus_slurm", "peers.versus_peers", "portal.live", "portal.listing",
+    "portal.pages", "portal.pending",
 )  # fmt: skip
 
 

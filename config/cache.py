@@ -13,8 +13,8 @@ from infra.circuits.memory import redis_circuit, redis_raised
 
 log = logging.getLogger(__name__)
 
-# A bucket that refills by itself, by the clock of the server, which all who ask share: how many were taken, and for
-# how long there is none.
+# A bucket that refills by itself, by the clock of the server, which all who ask share: how many were taken, for how
+# long there is none, and how many are left.
 TAKE = """
 local rate, burst, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local clock = redis.call('TIME')
@@ -27,7 +27,7 @@ local wait = 0
 if taken < 1 then wait = (1 - left) / rate else left = left - taken end
 redis.call('HSET', KEYS[1], 'left', left, 'at', string.format('%.6f', now))
 redis.call('PEXPIRE', KEYS[1], math.ceil(burst / rate * 1000) + 1000)
-return {taken, string.format('%.6f', wait)}
+return {taken, string.format('%.6f', wait), math.floor(left)}
 """
 
 
@@ -101,18 +101,18 @@ class QuietRedisCache(RedisCache):
     def clear(self) -> bool:  # type: ignore[override]  # so says Django's own
         return bool(self._try(lambda: RedisCache.clear(self), False))
 
-    def take(self, key: str, *, rate: float, burst: int, most: int = 1) -> tuple[int, float] | None:
-        """Take up to `most` tokens from a bucket that refills; answers the number taken and the wait in seconds.
+    def take(self, key: str, *, rate: float, burst: int, most: int = 1) -> tuple[int, float, int] | None:
+        """Take up to `most` tokens from a bucket that refills: the number taken, the wait in seconds, the number left.
 
         None while Redis is away.
         """
         name = self.make_and_validate_key(key)
 
-        def ask() -> tuple[int, float]:
+        def ask() -> tuple[int, float, int]:
             if self._take is None:
                 self._take = self._cache.get_client(name, write=True).register_script(TAKE)
-            taken, wait = self._take(keys=[name], args=[rate, burst, most])
-            return int(taken), float(wait)
+            taken, wait, left = self._take(keys=[name], args=[rate, burst, most])
+            return int(taken), float(wait), int(left)
 
-        answer: tuple[int, float] | None = self._try(ask, None)
+        answer: tuple[int, float, int] | None = self._try(ask, None)
         return answer

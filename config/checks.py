@@ -11,14 +11,10 @@ from django.conf import settings
 from django.core import checks
 from django.db import connection
 
-from config.settings.declared import SETTINGS
+from config.settings.declared import mistyped
 from infra.storage import StorageError, configured_storage
 
 GUIDE = "docs/guides/running.md, under The roles of the database, has the SQL."
-#: Reserved settings, and where what they would say comes from.
-UNUSED = {
-    "INVENTORY_SERVICE_URL": "nodes come from their agents",
-}
 #: Of a database that may be far away; `check` must not hang.
 SECONDS = 3
 
@@ -37,25 +33,11 @@ FROM pg_roles WHERE rolname = current_user
 
 
 def register() -> None:
-    checks.register(check_s3)
     checks.register(check_silence)
-    checks.register(check_unused)
+    checks.register(check_names)
     checks.register(check_storage, deploy=True)
     checks.register(check_role, deploy=True)
     checks.register(check_audit, deploy=True)
-
-
-def check_s3(**_: Any) -> list[checks.CheckMessage]:
-    if not settings.MUSTER_AUDIT_S3_BUCKET:
-        return []
-    return [
-        checks.Error(
-            "MUSTER_AUDIT_S3_BUCKET is set, and Muster writes no audit checkpoints to S3.",
-            hint="Leave it out. Name a file in MUSTER_AUDIT_CHECKPOINT_FILE on a disk that copies to a bucket with "
-            "object lock, or a system log in MUSTER_AUDIT_SYSLOG.",
-            id="muster.E001",
-        )
-    ]
 
 
 def check_silence(**_: Any) -> list[checks.CheckMessage]:
@@ -73,16 +55,13 @@ def check_silence(**_: Any) -> list[checks.CheckMessage]:
     ]
 
 
-def check_unused(**_: Any) -> list[checks.CheckMessage]:
-    """Settings that are reserved: a site that sets one is warned."""
+def check_names(**_: Any) -> list[checks.CheckMessage]:
+    """Variables that look like settings and are none."""
     return [
         checks.Warning(
-            f"{name} is set, and nothing uses it yet.",
-            hint=f"Leave it out: {instead}.",
-            id="muster.W004",
+            f"{name} is no setting and has no effect.", hint=f"Do you mean {meant}?", id="muster.W004"
         )
-        for name, instead in UNUSED.items()
-        if getattr(settings, name) != SETTINGS[name].default
+        for name, meant in mistyped().items()
     ]
 
 

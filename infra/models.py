@@ -16,6 +16,7 @@ class System(models.TextChoices):
     MAIL = "mail", "Mail server"
     QUOTA = "quota", "Quota provider"
     WEBHOOK = "webhook", "Webhook receiver"
+    INVENTORY = "inventory", "Inventory service"
 
 
 class Circuit(models.Model):

@@ -20,7 +20,7 @@ _HIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
 _BLANKS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
 #: Fields of a request that may have several lines; all others are one line.
-SEVERAL_LINES: Final = frozenset({"command", "script", "env", "description"})
+SEVERAL_LINES: Final = frozenset({"command", "script", "env", "description", "yaml"})
 
 
 def is_hidden(character: str) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import Any
 
-from muster import jobs, left_by_jobs, uploads
+from muster import changes, configuration, jobs, left_by_jobs, uploads
 from muster.client import Client, Failed, plain
 from muster.submit import submit
 
@@ -26,6 +26,9 @@ def parser() -> ArgumentParser:
     job = _noun(nouns, "job", "one job")
     about = "why it waits, or why it runs where it does"
     _verb(job, "why", jobs.why, about).add_argument("--json", action="store_true", help="as the API answers")
+    _changes(job)
+    _arrays(_noun(nouns, "array", "an array, all elements at once"))
+    _many(_noun(nouns, "jobs", "many jobs at once"))
     results = _noun(nouns, "results", "files that jobs left in their working folders, on their nodes")
     _list(results, left_by_jobs.results_list, "all files, read from the node now")
     download = _download(results, left_by_jobs.results_download, "all files, or one")
@@ -50,7 +53,84 @@ def parser() -> ArgumentParser:
     _delete(checkpoints, "one checkpoint").add_argument("checkpoint", help="id or name")
     _uploads(_noun(nouns, "uploads", "folders that you have sent for jobs"))
     _submit(nouns)
+    _configuration(_noun(nouns, "configuration", "what operators set of the site, as a YAML file"))
     return root
+
+
+def _configuration(verbs: Any) -> None:
+    verbs.add_parser("export", help="print all that can be applied").set_defaults(do=configuration.export)
+    apply = verbs.add_parser("apply", help="make the site as a file says, all of it or nothing")
+    apply.add_argument("-f", "--file", required=True, help="the file; - reads standard input")
+    apply.add_argument("--reason", required=True, help="recorded in the audit trail")
+    apply.add_argument("--dry-run", action="store_true", help="only print what would change")
+    apply.add_argument(
+        "--prune", action="store_true", help="delete rows of the file's sections that it does not name"
+    )
+    apply.add_argument("--json", action="store_true", help="as the API answers")
+    apply.set_defaults(do=configuration.apply)
+
+
+def _changes(verbs: Any) -> None:
+    """What changes one job."""
+    change = _verb(verbs, "change", changes.change, "change fields of a pending job, in place")
+    change.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], required=True,
+        help="a field of the job, such as priority=40, queue=long or time_limit=2h; null resets it; may be repeated",
+    )  # fmt: skip
+    abouts = {
+        "cancel": "end a job; by the number of an array, all elements",
+        "hold": "hold a pending job until it is released; by the number of an array, all elements",
+        "release": "release a held job; by the number of an array, all elements",
+        "requeue": "stop a running job and queue it again",
+    }
+    made = [change, *(_verb(verbs, name, changes.act, about) for name, about in abouts.items())]
+    for one in made:
+        one.add_argument("--reason", default="", help="for the audit trail")
+        one.add_argument("--json", action="store_true", help="as the API answers")
+
+
+def _arrays(verbs: Any) -> None:
+    abouts = {
+        "show": "how many elements are in which state",
+        "cancel": "cancel all elements that have not ended",
+        "hold": "hold all pending elements",
+        "release": "release all held elements",
+        "change": "change how many elements may run at once",
+    }
+    for name, about in abouts.items():
+        made = verbs.add_parser(name, help=about, description=about)
+        made.add_argument("array", type=int, help="number of the array")
+        made.add_argument("--json", action="store_true", help="as the API answers")
+        made.set_defaults(do=changes.array)
+        if name == "change":
+            made.add_argument(
+                "--max-running", required=True, metavar="NUMBER", help="a number, or none for any"
+            )
+        if name != "show":
+            made.add_argument("--reason", default="", help="for the audit trail")
+
+
+def _many(verbs: Any) -> None:
+    abouts = {
+        "cancel": "cancel jobs",
+        "hold": "hold pending jobs",
+        "release": "release held jobs",
+        "requeue": "stop running jobs and queue them again",
+        "reprioritise": "change the priority of pending jobs",
+    }
+    for name, about in abouts.items():
+        made = verbs.add_parser(name, help=about, description=about)
+        made.add_argument(
+            "--filter", metavar="NAME=VALUE", action="append", default=[], required=True,
+            help="as GET /jobs takes them: user=me, queue=long, state=queued, name=TEXT; may be repeated",
+        )  # fmt: skip
+        made.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+        made.add_argument("--most", type=int, help="at most this number of jobs, the oldest first")
+        made.add_argument("--reason", default="", help="for the audit trail")
+        made.add_argument("--json", action="store_true", help="as the API answers")
+        made.set_defaults(do=changes.many)
+        if name == "reprioritise":
+            made.add_argument("--priority", required=True, help="0 to 100, or the name of a class")
 
 
 def _uploads(verbs: Any) -> None:
@@ -115,8 +195,16 @@ def _noun(nouns: Any, name: str, about: str) -> Any:
 def _verb(verbs: Any, name: str, do: Any, about: str) -> ArgumentParser:
     made: ArgumentParser = verbs.add_parser(name, help=about, description=about)
     made.set_defaults(do=do)
-    made.add_argument("job", type=int, help="number of the job")
+    made.add_argument("job", type=_job, help="number of the job, or 123_3 for element 3 of array 123")
     return made
+
+
+def _job(text: str) -> str:
+    """The number of a job, or an element of an array."""
+    number, _, index = text.partition("_")
+    if not (number.isascii() and number.isdecimal() and (not _ or (index.isascii() and index.isdecimal()))):
+        raise ArgumentTypeError(f"{text!r} is no number of a job; write for example 123 or 123_3")
+    return text
 
 
 def _list(verbs: Any, do: Any, about: str) -> None:

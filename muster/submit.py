@@ -19,7 +19,7 @@ _SBATCH: Final = re.compile(r"^#SBATCH\b", re.MULTILINE)
 
 def submit(client: Client, asked: Namespace) -> None:
     path, request = _request(asked)
-    request |= dict(map(_setting, asked.set))
+    request |= dict(map(setting, asked.set))
     if asked.upload:
         if "upload" in request:
             raise Failed("The job names an upload already: leave out --upload, or the field.")
@@ -41,7 +41,8 @@ def submit(client: Client, asked: Namespace) -> None:
     late = answer.get("deadline_outlook") or {}
     if late.get("state") == "late":
         print(plain(late["text"]), file=sys.stderr)
-    print(f"Submitted job {answer.get('job_id', answer.get('number'))}")
+    number = answer.get("array_id") or answer.get("job_id") or answer.get("number")
+    print(f"Submitted job {number}")
 
 
 def _request(asked: Namespace) -> tuple[str, dict[str, Any]]:
@@ -65,7 +66,7 @@ def _request(asked: Namespace) -> tuple[str, dict[str, Any]]:
     return "jobs", {"script": text} if text.startswith("#!") else {"command": text}
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def setting(text: str) -> tuple[str, Any]:
     """`cpu_cores=4`: a value that is JSON is taken as such, any other as text."""
     name, equals, value = text.partition("=")
     if not equals or not name:

@@ -1,4 +1,4 @@
-"""What a scrape says of shares: how use is spread, target ratios, and the factor that follows from both."""
+"""What a scrape says of shares: how use is spread, target ratios, the factor from both, and adjustments."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ import numpy as np
 import structlog
 from django.conf import settings
 from django.db import DatabaseError
+from django.db.models import Count
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from accounts.models import Project
+from accounts.models import AuditEvent, AuditOutcome, Project
 from quotas.core.fairshare import STEPS
 from quotas.core.share_tree import PERSON, Shares
 from quotas.selectors.fair_share_source import share_rules, shares_at
 
 log = structlog.get_logger(__name__)
+
+#: Projects with a series of their own: those with the most use.
+MOST_PROJECTS: Final = 500
+#: Kinds of adjustments, by the action in the audit trail.
+_ADJUSTMENTS: Final = {"share.set": "share", "share.set_rules": "rules", "share.reset_rules": "rules_reset"}
 
 #: The whole tree is read for it, so not at every scrape.
 FRESH_SECONDS: Final = 60.0
@@ -30,7 +36,7 @@ _metrics: list[Metric] = []
 
 
 def collect() -> Iterable[Metric]:
-    """Nothing unless MUSTER_FAIRSHARE_METRICS is set: one series a project may be too many."""
+    """Nothing where MUSTER_FAIRSHARE_METRICS is off."""
     global _read_at, _metrics
     if not settings.MUSTER_FAIRSHARE_METRICS:
         return []
@@ -53,7 +59,7 @@ def _read(at: float) -> Iterator[Metric]:
     for name, help_text, column in (
         ("muster_fairshare_factor", "1 for the project whose people go first.", standings.factor / STEPS),
         ("muster_share_target_ratio", "What a project is entitled to of the site.", standings.entitled),
-        ("muster_share_used_gpu_hours", "Decayed use of a project.", standings.used / 3600),
+        ("muster_share_used_gpu_seconds", "Decayed use of a project.", standings.used),
     ):
         yield _by_project(shares, slugs, name, help_text, column)
     yield GaugeMetricFamily(
@@ -61,15 +67,35 @@ def _read(at: float) -> Iterator[Metric]:
         "Jain's index of use over share, of people with a share: 1 when all have used what they are entitled to.",
         value=_evenness(shares),
     )
+    yield _adjustments()
+
+
+def _adjustments() -> Metric:
+    """How often weights, limits and rules were changed, of what the audit trail keeps."""
+    family = GaugeMetricFamily(
+        "muster_share_adjustments",
+        "Changes of weights and limits of shares, and of the rules of fair share, in the audit trail.",
+        labels=["kind"],
+    )
+    counts = dict(
+        AuditEvent.objects.filter(action__in=_ADJUSTMENTS, outcome=AuditOutcome.DONE)
+        .values_list("action")
+        .annotate(Count("pk"))
+    )
+    for action, kind in _ADJUSTMENTS.items():
+        family.add_metric([kind], counts.get(action, 0))
+    return family
 
 
 def _by_project(
     shares: Shares, slugs: Mapping[int, str], name: str, help_text: str, column: np.ndarray
 ) -> Metric:
     family = GaugeMetricFamily(name, help_text, labels=["account"])
-    for number, row in shares.tree.row_of_project.items():
-        if number in slugs:
-            family.add_metric([slugs[number]], float(column[row]))
+    rows = {number: row for number, row in shares.tree.row_of_project.items() if number in slugs}
+    by_use = sorted(rows, key=lambda number: (-shares.standings.used[rows[number]], number))
+    for number in sorted(by_use[:MOST_PROJECTS]):
+        row = rows[number]
+        family.add_metric([slugs[number]], float(column[row]))
     return family
 
 

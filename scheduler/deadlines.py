@@ -173,7 +173,7 @@ def in_deadline_state(jobs: JobQuerySet, state: str) -> JobQuerySet:
         ends = ExpressionWrapper(start + limit, output_field=DateTimeField())
         late |= pending & ((Q(deadline_at__lt=ends) & ~no_limit) | (no_limit & Q(deadline_at__lt=start)))
     late |= ~Q(state__in=sorted(PENDING)) & ~no_limit & Q(deadline_at__lt=running)
-    open_jobs = jobs.filter(outcome=None, deadline_at__gt=now)
+    open_jobs = jobs.not_over().filter(deadline_at__gt=now)
     numbers = open_jobs.filter(late).order_by().values("number")
     return (
         open_jobs.filter(number__in=numbers)

@@ -98,6 +98,7 @@ class _Columns(NamedTuple):
     saved_at: datetime | None
     saved_path: str
     array_id: uuid.UUID | None
+    array_number: int | None
     array_index: int | None
     array_max_running: int | None
     restart_policy: str
@@ -143,6 +144,7 @@ class JobRow(_Columns):
 
     # What follows from the columns is said once, by the properties of the model.
     public_state: PublicState = Job.public_state  # type: ignore[assignment]
+    said_number: str = Job.said_number  # type: ignore[assignment]
     boost_now: int = Job.boost_now  # type: ignore[assignment]
     is_terminal: bool = Job.is_terminal  # type: ignore[assignment]
     is_pending: bool = Job.is_pending  # type: ignore[assignment]
@@ -268,6 +270,7 @@ class DependencyRow(NamedTuple):
     job_id: int
     on_id: int | None
     on_uuid: uuid.UUID | None
+    on_array: int | None
     data: str
     kind: str
     group: int
@@ -312,7 +315,7 @@ class ListedJob(NamedTuple):
 
 
 _DEPENDENCIES: Final = """
-SELECT d.job_id, d.on_id, other.uuid, d.data, d.kind, d."group", d.need, d.satisfied
+SELECT d.job_id, d.on_id, other.uuid, d.on_array, d.data, d.kind, d."group", d.need, d.satisfied
 FROM scheduler_jobdependency d LEFT JOIN scheduler_jobrequest other ON other.number = d.on_id
 WHERE d.job_id = ANY(%s::bigint[]) ORDER BY d.id
 """
@@ -369,13 +372,14 @@ def estimate(jobs: QuerySet[Job, Any]) -> Count:
     return Count(max(int(plan[0]["Plan"]["Plan Rows"]), MOST_COUNTED), estimated=True)
 
 
-def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
+def state_counts(jobs: JobQuerySet) -> dict[str, Count]:
     """How many of these are in each internal state that any is in; one query, and one for each estimate."""
-    counted = of_each = jobs.order_by().values("state")
-    few = isinstance(jobs, JobQuerySet) and jobs.are_few
+    counted = cast("JobQuerySet", jobs.order_by().values("state"))
+    of_each = counted
+    few = jobs.are_few
     if not few:
-        counted = of_each.filter(outcome=None).union(
-            *(of_each.filter(outcome=state)[:MOST_COUNTED] for state in OVER), all=True
+        counted = of_each.not_over().union(
+            *(of_each.in_states([state])[:MOST_COUNTED] for state in OVER), all=True
         )
     try:
         sql, parameters = counted.query.sql_with_params()
@@ -385,7 +389,7 @@ def state_counts(jobs: QuerySet[Job, Any]) -> dict[str, Count]:
         cursor.execute(f"SELECT state, count(*) FROM ({sql}) AS counted GROUP BY state", parameters)  # noqa: S608
         found = cursor.fetchall()
     return {
-        state: estimate(jobs.filter(outcome=state))
+        state: estimate(jobs.in_states([state]))
         if not few and state in OVER and rows >= MOST_COUNTED
         else Count(rows)
         for state, rows in found

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import structlog
 from django.db import DatabaseError, connection
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, FailureClass, JobState
+from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, FailureClass, JobState
 from scheduler.services.accounting.holds import WITHOUT_HOLD
+from scheduler.services.accounting.metric_counts import (
+    CYCLES_FAILED,
+    DRIFT,
+    ENDED,
+    FAILED,
+    LATENCY,
+    PREEMPTED,
+    SUM,
+    WAIT,
+    WAIT_SECONDS,
+)
 from scheduler.services.planning.residents import memories
 from scheduler.state.apply.refusals import REFUSED_BY_CONSTRAINT
+from scheduler.state.db.fragments import UNFINISHED, live_attempts
 
 log = structlog.get_logger(__name__)
 
@@ -50,9 +64,7 @@ def read_metrics() -> Iterator[Metric]:
     yield _jobs()
     for gauge in GAUGES:
         yield gauge.read()
-    yield _preemptions()
-    yield _failures()
-    yield _drift()
+    yield from _counters()
     yield _violations()
     yield from _memories()
 
@@ -108,12 +120,12 @@ def _values(states: Iterable[str]) -> list[str]:
 GAUGES: Final = (
     Gauge(
         "muster_jobs_pending", "Jobs that wait, by why.", ["category", "reason", "queue"],
-        """
+        f"""
         SELECT coalesce(nullif(job.reason_category, ''), 'system'),
             coalesce(nullif(job.reason_code, ''), 'NotEvaluatedYet'), queue.slug, count(*)
         FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
-        WHERE job.outcome IS NULL AND job.state = ANY(%s) GROUP BY 1, 2, 3
-        """,
+        WHERE {UNFINISHED} AND job.state = ANY(%s) GROUP BY 1, 2, 3
+        """,  # noqa: S608  a constant of ours
         [_values(PENDING)],
     ),
     Gauge(
@@ -127,6 +139,54 @@ GAUGES: Final = (
             device.model, sum(device.share_millis) / 1000.0
         FROM scheduler_device device JOIN scheduler_node node ON node.id = device.node_id
         WHERE device.kind = 'gpu' AND NOT device.gone GROUP BY 1, 2
+        """,
+    ),
+    Gauge(
+        "muster_node_gpus", "GPUs of a node: healthy ones, those given to jobs, those that computed when last read.",
+        ["node", "what"],
+        """
+        SELECT node.name, figure.name, coalesce(sum(figure.millis), 0) / 1000.0
+        FROM scheduler_device device JOIN scheduler_node node ON node.id = device.node_id
+            CROSS JOIN LATERAL (VALUES
+                ('total', CASE WHEN device.healthy THEN device.share_millis ELSE 0 END),
+                ('allocated', device.used_millis),
+                ('active', CASE WHEN device.utilisation_percent > 0 THEN device.share_millis ELSE 0 END)
+            ) figure(name, millis)
+        WHERE device.kind = 'gpu' AND NOT device.gone GROUP BY 1, 2
+        """,
+    ),
+    Gauge(
+        "muster_node_cpu_cores", "Cores of a node: what jobs can be given, and what they were given.",
+        ["node", "what"],
+        """
+        SELECT node.name, figure.name, figure.millis / 1000.0 FROM scheduler_node node
+            CROSS JOIN LATERAL (VALUES ('total', node.cpu_millis_capacity), ('allocated', node.used_cpu_millis))
+                figure(name, millis)
+        """,
+    ),
+    Gauge(
+        "muster_node_memory_bytes", "Memory of a node: what jobs can be given, and what they were given.",
+        ["node", "what"],
+        """
+        SELECT node.name, figure.name, figure.mib * 1048576.0 FROM scheduler_node node
+            CROSS JOIN LATERAL (VALUES ('total', node.memory_mib_capacity), ('allocated', node.used_memory_mib))
+                figure(name, mib)
+        """,
+    ),
+    Gauge(
+        "muster_gpu_fragmentation_ratio",
+        "Part of the idle GPUs that are on nodes whose other GPUs are in use: no job of whole nodes can have them.",
+        ["cluster"],
+        """
+        SELECT cluster.slug, coalesce(sum(idle) FILTER (WHERE used > 0) / nullif(sum(idle), 0), 0)
+        FROM scheduler_cluster cluster LEFT JOIN (
+            SELECT node.cluster_id, sum(device.used_millis) AS used,
+                sum(CASE WHEN device.used_millis = 0 THEN device.share_millis ELSE 0 END)::float8 AS idle
+            FROM scheduler_device device JOIN scheduler_node node ON node.id = device.node_id
+            WHERE device.kind = 'gpu' AND device.healthy AND NOT device.gone
+                AND node.state = 'up' AND NOT node.cordoned AND NOT node.draining
+            GROUP BY node.id
+        ) each ON each.cluster_id = cluster.id GROUP BY 1
         """,
     ),
     Gauge(
@@ -204,44 +264,65 @@ GAUGES: Final = (
 )  # fmt: skip
 
 
-def _preemptions() -> Metric:
-    """Jobs that were asked to end and wait again, by reason, as long as their attempts are kept."""
-    family = CounterMetricFamily(
-        "muster_preemptions", "Jobs that were asked to end and wait again, by reason.", labels=["reason"]
+def _counters() -> Iterator[Metric]:
+    """Counters and histograms that `services.accounting.metric_counts` keeps: they only grow, whatever is removed."""
+    counts: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)
+    for name, label, detail, value in _rows("SELECT name, label, detail, value FROM scheduler_metriccount"):
+        counts[name][label, detail] = value
+    queues = [slug for (slug,) in _rows("SELECT slug FROM scheduler_queue ORDER BY slug")]
+    for name, documentation in HISTOGRAMS.items():
+        yield _histogram(name, documentation, counts[name], queues)
+    for name, (documentation, labels, details) in COUNTERS.items():
+        family = CounterMetricFamily(f"muster_{name}", documentation, labels=labels)
+        zeros = {(queue, detail): 0 for queue in queues for detail in details} if details else {}
+        for (label, detail), value in sorted((zeros | counts[name]).items()):
+            family.add_metric([label, detail][: len(labels)], value)
+        yield family
+    clusters = {str(key): slug for key, slug in _rows("SELECT id, slug FROM scheduler_cluster ORDER BY id")}
+    failed = CounterMetricFamily(
+        "muster_schedule_cycles_failed", "Planning cycles that ended with an error.", labels=["cluster"]
     )
-    counts = dict.fromkeys(("priority", "taint", "drain", "asked"), 0)
-    rows = _rows(
-        """
-        SELECT CASE WHEN stopped_for IS NOT NULL THEN 'priority' WHEN stop_reason = 'evicted' THEN 'taint'
-            WHEN stop_reason = 'drained' THEN 'drain' ELSE 'asked' END, count(*)
-        FROM scheduler_attempt WHERE stop_reason IN ('preempted', 'evicted', 'drained') GROUP BY 1
-        """
-    )
-    for reason, count in sorted((counts | dict(rows)).items()):
-        family.add_metric([reason], count)
+    for key, slug in clusters.items():
+        failed.add_metric([slug], counts[CYCLES_FAILED].get((key, ""), 0))
+    yield failed
+
+
+def _histogram(
+    name: str, documentation: str, counts: dict[tuple[str, str], int], queues: Sequence[str]
+) -> Metric:
+    """Buckets by queue; a queue in which nothing has started has its series too, with zeros."""
+    family = HistogramMetricFamily(f"muster_{name}_seconds", documentation, labels=["queue"])
+    bounds = [str(float(bound)) for bound in WAIT_SECONDS] + ["+Inf"]
+    for queue in sorted({*queues, *(label for label, _ in counts)}):
+        each = [counts.get((queue, str(number)), 0) for number in range(len(bounds))]
+        family.add_metric(
+            [queue],
+            buckets=list(zip(bounds, map(float, accumulate(each)), strict=True)),
+            sum_value=counts.get((queue, SUM), 0) / 1000,
+        )
     return family
 
 
-def _failures() -> Metric:
-    """Attempts that did not succeed, by failure class, as long as they are kept."""
-    family = CounterMetricFamily(
-        "muster_attempts_failed", "Attempts that did not succeed, by failure class.", labels=["failure_class"]
-    )
-    counts = dict.fromkeys((one.value for one in FailureClass), 0)
-    rows = _rows("SELECT failure_class, count(*) FROM scheduler_attempt WHERE failure_class <> '' GROUP BY 1")
-    for failure, count in sorted((counts | dict(rows)).items()):
-        family.add_metric([failure], count)
-    return family
-
-
-def _drift() -> Metric:
-    """Counters that were found wrong, as long as the findings are kept."""
-    family = CounterMetricFamily(
-        "muster_quota_drift", "Counters that were found wrong, by what they count.", labels=["kind"]
-    )
-    for kind, count in _rows("SELECT kind, count(*) FROM quotas_driftfinding GROUP BY 1 ORDER BY 1"):
-        family.add_metric([kind], count)
-    return family
+#: By the name of the counts: what the metric of that name says.
+HISTOGRAMS: Final = {
+    WAIT: "From when a job could start, or its last attempt ended, to its start.",
+    LATENCY: "From when a job could start, or its last attempt ended, to when the planner gave it nodes.",
+}
+#: The same with the labels, and the values of the second label that every queue has from the beginning.
+COUNTERS: Final[dict[str, tuple[str, list[str], tuple[str, ...]]]] = {
+    ENDED: ("Jobs that ended.", ["queue", "outcome"], tuple(sorted(str(state) for state in TERMINAL))),
+    FAILED: (
+        "Attempts that did not succeed.",
+        ["queue", "failure_class"],
+        tuple(one.value for one in FailureClass),
+    ),
+    PREEMPTED: (
+        "Attempts that were asked to end so that their job waits again.",
+        ["queue", "reason"],
+        ("asked", "drain", "priority", "taint"),
+    ),
+    DRIFT: ("Counters that were found wrong, by what they count.", ["kind"], ()),
+}
 
 
 def _jobs() -> Metric:
@@ -249,23 +330,30 @@ def _jobs() -> Metric:
     family = GaugeMetricFamily("muster_jobs", "Jobs that are not over.", labels=["state", "queue"])
     counts: dict[tuple[str, str], int] = {}
     rows = _rows(
-        """
+        f"""
         SELECT job.state, queue.slug, count(*)
         FROM scheduler_job job JOIN scheduler_queue queue ON queue.id = job.queue_id
-        WHERE job.outcome IS NULL GROUP BY 1, 2
-        """
+        WHERE {UNFINISHED} GROUP BY 1, 2
+        """  # noqa: S608  a constant of ours
     )
     for state, queue, count in rows:
         key = (PUBLIC[JobState(state)].value, queue)
         counts[key] = counts.get(key, 0) + count
+    for (queue,) in _rows("SELECT slug FROM scheduler_queue"):
+        for state in SHOWN_STATES:  # a queue without jobs has its series
+            counts.setdefault((state, queue), 0)
     for labels, count in sorted(counts.items()):
         family.add_metric(labels, count)
     return family
 
 
+#: States of jobs that are not over.
+SHOWN_STATES: Final = sorted({PUBLIC[state].value for state in JobState if state not in TERMINAL})
+
+
 def _violations() -> Metric:
     """How many rows break an invariant now; anything but 0 is a fault of Muster."""
-    family = CounterMetricFamily(
+    family = GaugeMetricFamily(
         "muster_invariant_violations", "Rows that break an invariant now.", labels=["name"]
     )
     for name in INVARIANTS:
@@ -308,17 +396,17 @@ INVARIANTS: Final[dict[str, tuple[str, list[Any]]]] = {
     ),
     # I5: a job that holds resources has exactly one live attempt, of its latest epoch, and no other has any.
     "I5": (
-        """
+        f"""
         SELECT (
-            SELECT count(*) FROM scheduler_attempt attempt
+            SELECT count(*) FROM {live_attempts()}
                 JOIN scheduler_job job ON job.number = attempt.job_id
-            WHERE attempt.is_live AND (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
+            WHERE (attempt.epoch <> job.epoch OR NOT job.state = ANY(%s))
         ) + (
-            SELECT count(*) FROM scheduler_job job WHERE job.outcome IS NULL AND job.state = ANY(%s) AND NOT EXISTS (
+            SELECT count(*) FROM scheduler_job job WHERE {UNFINISHED} AND job.state = ANY(%s) AND NOT EXISTS (
                 SELECT 1 FROM scheduler_attempt WHERE job_id = job.number AND is_live
             )
         )
-        """,
+        """,  # noqa: S608  a constant of ours
         [_values(ACTIVE), _values(ACTIVE)],
     ),
     # I6: what is over holds nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -28,6 +29,7 @@ from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Pa
 from scheduler.models.job import JobQuerySet
 from scheduler.state.load.idle_cluster import load_idle_cluster
 
+_ELEMENT_REF: Final = re.compile(r"([0-9]{1,18})_([0-9]{1,7})", re.ASCII)
 _JOB_NOT_FOUND: Final = "The page Jobs and GET /api/v1/jobs list the jobs that you can see."
 
 
@@ -51,7 +53,7 @@ def listed_jobs(user: User) -> JobQuerySet:
 
 
 def job_by_ref(user: User, ref: str | int | uuid.UUID) -> Job:
-    """A visible job by number or id; raises NotFound for any other."""
+    """A visible job by number or id, or as element `123_3`; raises NotFound for any other."""
     lookup = _job_lookup(ref)
     job = visible_jobs(user).filter(**lookup).first() if lookup else None
     if job is None:
@@ -77,6 +79,8 @@ def _job_lookup(ref: str | int | uuid.UUID) -> dict[str, Any] | None:
     text = str(ref).strip()
     if text.isascii() and text.isdecimal():
         return {"number": int(text)} if len(text) < 19 else None
+    if match := _ELEMENT_REF.fullmatch(text):
+        return {"array_number": int(match[1]), "array_index": int(match[2])}
     try:
         return {"uuid": uuid.UUID(text)}
     except ValueError:
@@ -227,7 +231,7 @@ def visible_partitions(user: User) -> QuerySet[Partition]:
 
 def nodes_with_devices(user: User) -> QuerySet[Node]:
     """Nodes with their present devices and the partitions this person sees, in a fixed number of queries."""
-    return Node.objects.select_related("cluster", "heartbeat").prefetch_related(
+    return Node.objects.select_related("cluster", "heartbeat", "score").prefetch_related(
         Prefetch("devices", queryset=Device.objects.filter(gone=False).order_by("index")),
         Prefetch("partitions", queryset=visible_partitions(user)),
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from celery import shared_task
 
 from scheduler.services import retention
-from scheduler.services.accounting import charging, usage_audit
+from scheduler.services.accounting import charging, metric_counts, usage_audit
 from scheduler.services.artifacts import removal as artifact_removal
 from scheduler.services.artifacts import uploads
 from scheduler.services.checkpoints import removal as checkpoint_removal
-from scheduler.services.cluster import quarantine
+from scheduler.services.cluster import inventory_service, node_scores, quarantine
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.moves import drive
 from scheduler.services.planning import forecasts, planner
@@ -31,6 +31,18 @@ def reconcile() -> None:
 def watch_nodes() -> None:
     """Take nodes out of service where jobs of several people failed lately."""
     quarantine.quarantine_failing_nodes()
+
+
+@shared_task
+def follow_inventory() -> None:
+    """Give nodes the zones and racks that the inventory service of the site names, if there is one."""
+    inventory_service.follow_inventory()
+
+
+@shared_task
+def score_nodes() -> None:
+    """Say of each node how reliable and how fast it was lately."""
+    node_scores.score_all()
 
 
 @shared_task
@@ -61,6 +73,12 @@ def store_artifacts() -> None:
 @shared_task
 def sweep_storage() -> None:
     artifact_removal.sweep()
+
+
+@shared_task
+def count_for_metrics() -> None:
+    """Count what has happened since the last time, for /metrics."""
+    metric_counts.count()
 
 
 @shared_task

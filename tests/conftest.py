@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.test import Client
 
+gc.disable()  # until all tests are found: nothing of what is loaded for them is garbage
+
 # One machine for everybody: a slow example is not a failed one. CI looks further than a developer's run.
 settings.register_profile(
     "default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
@@ -23,6 +26,9 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 IN_A_BROWSER = "tests/e2e/"
+#: Objects made before garbage is looked for among the youngest, and such looks before one among older objects. Python's
+#: own first number is 700, which a request of the test client passes many times.
+COLLECT_AFTER: Final = (20_000, 10, 10)
 #: Servers that only root can start.
 NEED_ROOT = {"slurm"}
 
@@ -43,6 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if NEED_ROOT & set(fixtures):
             item.add_marker(pytest.mark.root)
     items.sort(key=lambda item: (_when(item), -seconds.get(_file_of(item.nodeid), 0)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """From here on, garbage is looked for among what tests make, and not among all modules and thousands of tests."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -66,14 +80,32 @@ def _when(item: pytest.Item) -> int:
 SECONDS: Final = "muster/seconds"
 #: Before the first run, the files that are known to take long.
 LONG: Final = {
-    "tests/rights/test_every_route.py": 80,
-    "tests/scheduler/agent/test_checkpoints.py": 50,
-    "tests/scheduler/agent/test_restarts.py": 50,
-    "tests/infra/storage/test_contract.py": 40,
-    "tests/scheduler/agent/test_jobs.py": 40,
-    "tests/scheduler/agent/test_artifacts.py": 30,
-    "tests/scheduler/agent/test_restored_database.py": 25,
-    "tests/benchmarks/test_run.py": 20,
+    "tests/rights/test_every_route.py": 108,
+    "tests/config/up/servers/test_roles.py": 97,
+    "tests/config/up/test_up.py": 92,
+    "tests/scheduler/api/test_schema.py": 50,
+    "tests/config/test_database_away.py": 37,
+    "tests/chaos/test_smoke.py": 34,
+    "tests/scheduler/admin/test_pages.py": 29,
+    "tests/scheduler/agent/test_restarts.py": 27,
+    "tests/scheduler/state/load/test_resident.py": 26,
+    "tests/scheduler/realtime/test_live.py": 26,
+    "tests/scheduler/agent/test_jobs.py": 25,
+    "tests/scheduler/agent/test_elements.py": 24,
+    "tests/scheduler/web/test_access.py": 23,
+    "tests/scheduler/services/submission/test_declaration.py": 23,
+    "tests/scheduler/state/settle/test_quota_machine.py": 22,
+    "tests/accounts/web/test_guessing.py": 22,
+    "tests/scheduler/state/lease/test_saturated_database.py": 21,
+    "tests/config/up/test_memory.py": 21,
+    "tests/config/test_tampering.py": 20,
+    "tests/scheduler/agent/test_checkpoints.py": 20,
+    "tests/scheduler/agent/test_secrets.py": 19,
+    "tests/config/database/test_schema.py": 18,
+    "tests/architecture/test_readers.py": 18,
+    "tests/scheduler/state/apply/test_apply_starts.py": 17,
+    "tests/infra/test_plain_text.py": 17,
+    "tests/architecture/test_phrases.py": 16,
 }
 
 
@@ -171,6 +203,30 @@ def tests_with_real_transactions_are_emptied_quickly() -> Iterator[None]:
     end = emptying.install()
     yield
     end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def answers_are_those_of_the_api_document() -> Iterator[None]:
+    """Each answer of the API that a test client gets is compared with docs/reference/openapi.yaml."""
+    from django.test import Client
+
+    from tests.infra.api.conformance import faults_of
+
+    asked = Client.request
+
+    def request(self: Client, **asked_for: Any) -> Any:
+        response = asked(self, **asked_for)
+        faults = faults_of(asked_for.get("REQUEST_METHOD", "GET"), asked_for.get("PATH_INFO", "/"), response)
+        if faults and os.environ.get("FAULTS"):
+            with open(os.environ["FAULTS"], "a") as f:
+                f.write("".join(x + "\n" for x in faults))
+            return response
+        assert not faults, "\n".join(faults)
+        return response
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "request", request)
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

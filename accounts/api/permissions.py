@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
@@ -20,13 +21,15 @@ class ScopePermission(BasePermission):
     """Signed in, and with a token: that its scopes cover what the view asks for.
 
     A view says `required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}`; the name of a view set's
-    action (`"cancel"`) goes before the method. A method it does not name needs `admin`: forgetting closes.
+    action (`"cancel"`) goes before the method. A method it does not name needs `admin`: forgetting closes. What the
+    view has no handler for needs no scope: the answer is 405 for everybody.
     A person signed in with a session has no scopes and needs none.
     """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not (request.user and request.user.is_authenticated):
             return False
+        refuse_unsupported(request.method or "GET", view)
         if not isinstance(request.auth, ApiToken):
             return True
         needed = needed_scope(request.method or "GET", view)
@@ -41,10 +44,18 @@ class ScopePermission(BasePermission):
         )
 
 
+def refuse_unsupported(method: str, view: Any) -> None:
+    """405 for a method that the address does not have: no scope of a token would change that."""
+    if method not in view.allowed_methods:
+        raise MethodNotAllowed(method)
+
+
 def needed_scope(method: str, view: Any) -> str:
     """The scope a call needs, `admin` where the view does not say."""
     scopes = getattr(view, "required_scopes", {})
     action = getattr(view, "action", None)
     if action and action in scopes:
         return str(scopes[action])
-    return str(scopes.get("GET" if method in ("HEAD", "OPTIONS") else method, "admin"))
+    if method == "OPTIONS":  # says what the address takes: one of its scopes is enough
+        return str(scopes.get("GET") or next(iter(scopes.values()), "admin"))
+    return str(scopes.get("GET" if method == "HEAD" else method, "admin"))

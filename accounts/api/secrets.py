@@ -8,14 +8,14 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts import selectors
 from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.models import Project, Secret, User
 from accounts.services import secrets as services
-from infra.api.rest import CleanJSONParser, check_known
+from infra.api.rest import CleanJSONParser
+from infra.api.views import ApiView
 from infra.errors import InvalidInput
 
 REF = OpenApiParameter("ref", str, OpenApiParameter.PATH, description="The project's slug, id or exact name.")
@@ -55,14 +55,13 @@ class _ValueParser(CleanJSONParser):
     several_lines = frozenset({"value"})
 
 
-class _SecretsView(APIView):
+class _SecretsView(ApiView):
     parser_classes = (_ValueParser,)
     required_scopes = {"GET": "secrets:write", "PUT": "secrets:write", "DELETE": "secrets:write"}
     schema_tags = ["secrets"]
     pagination_class = None
 
     def list_of(self, request: Request, owner: User | Project) -> Response:
-        check_known(request)
         rows = services.listed(owner, person(request))
         return Response({"results": SecretSerializer(rows, many=True).data})
 
@@ -103,6 +102,8 @@ class OwnSecrets(_SecretsView):
 class OwnSecret(_SecretsView):
     """One of your secrets."""
 
+    location = "/api/v1/secrets/{name}"
+
     @extend_schema(
         parameters=[NAME],
         request=SecretValueSerializer,
@@ -139,6 +140,8 @@ class ProjectSecrets(_SecretsView):
 
 class ProjectSecret(_SecretsView):
     """One secret of a project."""
+
+    location = "/api/v1/projects/{ref}/secrets/{name}"
 
     @extend_schema(
         parameters=[REF, NAME],

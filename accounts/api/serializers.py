@@ -51,7 +51,7 @@ class MeSerializer(serializers.ModelSerializer[User]):
     """The owner and the permissions of these credentials."""
 
     default_project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
-        slug_field="slug", read_only=True
+        slug_field="slug", read_only=True, allow_null=True
     )
     roles = serializers.SerializerMethodField()
     scopes = serializers.SerializerMethodField()
@@ -175,7 +175,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         slug_field="username", read_only=True
     )
     project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
-        slug_field="slug", read_only=True
+        slug_field="slug", read_only=True, allow_null=True
     )
 
     class Meta:
@@ -223,7 +223,7 @@ class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
     actor = serializers.CharField(source="actor_name", read_only=True)
     object = serializers.SerializerMethodField()
     project: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
-        slug_field="slug", read_only=True
+        slug_field="slug", read_only=True, allow_null=True
     )
 
     class Meta:

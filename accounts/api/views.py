@@ -10,7 +10,6 @@ from rest_framework import mixins, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from accounts import permissions, selectors
@@ -36,11 +35,12 @@ from accounts.api.serializers import (
 from accounts.models import ApiToken, AuditCheck, AuditEvent, Membership, Project
 from accounts.services import projects as services
 from accounts.services.tokens import issue_token, revoke_token
-from infra.api.rest import check_known
+from infra.api.rest import both_ways
+from infra.api.views import ApiView, KnownQuery
 from infra.errors import InvalidInput, NotFound
 
 
-class MeView(APIView):
+class MeView(ApiView):
     """Whose credentials these are, their roles, and what the token in use may do."""
 
     required_scopes = {"GET": "projects:read"}
@@ -60,7 +60,7 @@ WHO = OpenApiParameter("username", str, OpenApiParameter.PATH)
 
 
 @extend_schema_view(list=extend_schema(summary="The projects you can see"))
-class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
+class ProjectViewSet(KnownQuery, mixins.ListModelMixin, GenericViewSet[Project]):
     """Projects and their members. A project that you may not see does not exist for you."""
 
     serializer_class = ProjectSerializer
@@ -68,6 +68,12 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     lookup_url_kwarg = "ref"
     lookup_value_regex = "[^/]+"
     page_ordering = ("name", "pk")
+    orderings = both_ways(name="name", created_at="created_at")
+    counted = True
+    location = {  # by action
+        "create": "/api/v1/projects/{slug}",
+        "add_member": "/api/v1/projects/{ref}/members/{user}",
+    }
     schema_tags = ["projects"]
     required_scopes = {
         "GET": "projects:read",
@@ -87,10 +93,6 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
         if not self.request or not self.request.user.is_authenticated:
             return {}  # the schema is being drawn
         return permissions.roles_of(self.request.user)
-
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        check_known(request)
-        return super().list(request, *args, **kwargs)
 
     @extend_schema(
         parameters=[KEY],
@@ -224,18 +226,17 @@ class ProjectViewSet(mixins.ListModelMixin, GenericViewSet[Project]):
     list=extend_schema(summary="Your tokens"),
     retrieve=extend_schema(summary="One token, without its secret"),
 )
-class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[ApiToken]):
+class TokenViewSet(KnownQuery, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[ApiToken]):
     """API tokens. A token can create only tokens with its own scopes and its own project."""
 
     serializer_class = TokenSerializer
     queryset = ApiToken.objects.none()
     lookup_value_regex = "[0-9]{1,18}"
+    orderings = both_ways(created_at="created_at")
+    counted = True
+    location = "/api/v1/tokens/{id}"
     schema_tags = ["tokens"]
     required_scopes = {"GET": "tokens:write", "POST": "tokens:write", "DELETE": "tokens:write"}
-
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        check_known(request)
-        return super().list(request, *args, **kwargs)
 
     def get_queryset(self) -> QuerySet[ApiToken]:
         return selectors.visible_tokens(person(self.request))
@@ -272,23 +273,20 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericView
     list=extend_schema(summary="Audit events, newest first"),
     retrieve=extend_schema(summary="One audit event"),
 )
-class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[AuditEvent]):
+class AuditViewSet(KnownQuery, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[AuditEvent]):
     """Who did what, when, from where, and why. For auditors and admins."""
 
     serializer_class = AuditEventSerializer
     queryset = AuditEvent.objects.none()
     filterset_class = AuditFilter
     lookup_value_regex = "[0-9]{1,18}"
+    orderings = both_ways(at="pk")
     schema_tags = ["audit"]
     required_scopes = {"GET": "audit:read"}
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         permissions.require(request.user, "audit")
-
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        check_known(request, *AuditFilter.base_filters)
-        return super().list(request, *args, **kwargs)
 
     def get_queryset(self) -> QuerySet[AuditEvent]:
         return selectors.visible_audit_events(person(self.request))

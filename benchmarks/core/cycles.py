@@ -39,6 +39,8 @@ from scheduler.core.snapshot.snapshot import (
     Snapshot,
 )
 from scheduler.core.start_passes import try_start
+from scheduler.state.load.job_rows import OWN_NAMES
+from scheduler.state.load.resident.jobs import ResidentJobs
 
 CASES: Final = tomllib.loads((Path(__file__).parent / "cases" / "core.toml").read_text())
 
@@ -256,20 +258,34 @@ def decision() -> Figures:
     yield "decision_us_1000", statistics.median(timings) / 1000
 
 
+#: Jobs that a planner takes in at once: as many submissions as share a transaction, and as many starts.
+TOGETHER: Final = 64
+
+
 @benchmark("queue_op_us_100k")
 def queue_operation() -> Figures:
-    """Taking a job from, and putting one back into, a band of 100,000 in order."""
-    bands: dict[int, deque[int]] = {priority: deque() for priority in range(101)}
-    for job in range(100_000):
-        bands[job % 101].append(job)
-    operations = 200_000
+    """Taking a job out of the 100,000 pending jobs that the planner keeps in memory, or adding one: p50.
+
+    Each turn takes in what one cycle sees at a busy time: 64 jobs that started and 64 that were submitted.
+    """
+    dice = np.random.default_rng(1)
+    count = 100_000
+    own = {name: np.zeros(count, dtype=np.int64) for name in OWN_NAMES}
+    own["id"], own["class_index"] = np.arange(1, count + 1), dice.integers(0, 32, count)
+    own["project_id"], own["priority"] = dice.integers(0, 50, count), dice.integers(0, 101, count)
+    jobs = ResidentJobs(own)
+    nothing = {name: np.zeros(0, dtype=np.int64) for name in OWN_NAMES}
     runs: list[float] = []
-    for _ in range(5):
+    for turn in range(200):
+        waiting = jobs.column("id")[jobs.rows()]
+        started = np.sort(dice.choice(waiting, TOGETHER, replace=False))
+        submitted = {name: own[name][:TOGETHER] for name in OWN_NAMES}
+        submitted["id"] = np.arange(1, TOGETHER + 1) + count + turn * TOGETHER
         begin = time.perf_counter_ns()
-        for turn in range(operations // 2):
-            band = bands[turn % 101]
-            band.append(band.popleft())
-        runs.append((time.perf_counter_ns() - begin) / operations / 1000)
+        jobs.merge(started, nothing)
+        jobs.merge(submitted["id"], submitted)
+        runs.append((time.perf_counter_ns() - begin) / (2 * TOGETHER) / 1000)
+    assert len(jobs) == count
     yield "queue_op_us_100k", statistics.median(runs)
 
 

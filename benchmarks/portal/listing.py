@@ -31,16 +31,17 @@ WITH requests AS (
     FROM scheduler_jobrequest request, generate_series(1, {jobs}) n WHERE request.number = %s ORDER BY n
     RETURNING number
 )
-INSERT INTO scheduler_job ({moving}, number, user_id, project_id, state, eligible_at, completed_at)
+INSERT INTO scheduler_job ({moving}, number, user_id, project_id, state, unsuccessful, eligible_at, completed_at)
 SELECT {moving}, requests.number, (%s::bigint[])[1 + n %% {people}], (%s::bigint[])[1 + n %% {projects}],
     (ARRAY['completed','completed','completed','completed','completed','completed','completed','failed',
         'cancelled','failed'])[1 + n %% 10],
+    (ARRAY[NULL,NULL,NULL,NULL,NULL,NULL,NULL,'failed','cancelled','failed'])[1 + n %% 10],
     now() - make_interval(secs => ({jobs} - n) * 3), now() - make_interval(secs => ({jobs} - n) * 3 - 60)
 FROM scheduler_job job, (SELECT number, row_number() OVER (ORDER BY number) AS n FROM requests) requests
 WHERE job.number = %s ORDER BY n
 """
 _OWN: Final = frozenset(
-    {"number", "uuid", "name", "user_id", "project_id", "state", "outcome", "created_at", "eligible_at",
+    {"number", "uuid", "name", "user_id", "project_id", "state", "outcome", "unsuccessful", "created_at", "eligible_at",
      "completed_at"}
 )  # fmt: skip
 

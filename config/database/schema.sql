@@ -57,6 +57,7 @@
 -- migration django_celery_beat.0018_improve_crontab_helptext cef998b28b992aa5
 -- migration django_celery_beat.0019_alter_periodictasks_options 1b1a8ca535cb348c
 -- migration infra.0001_circuits af21268908b6221f
+-- migration infra.0002_inventory_circuit 5c408f91f2c936f9
 -- migration notifications.0001_initial dbdc26fa4ca5bdc0
 -- migration notifications.0002_outside_systems 7c4fe95c25d14fef
 -- migration notifications.0003_deadlines 70eb4e4b21b42a7d
@@ -148,6 +149,15 @@
 -- migration scheduler.0076_reasons_of_nodes 034fa69bf8fff5fc
 -- migration scheduler.0077_deadlines_and_waits 43227dc7c3470243
 -- migration scheduler.0078_look_at_deadlines a620e2e115591bf0
+-- migration scheduler.0079_unfinished_jobs 0d3312715a088d69
+-- migration scheduler.0080_ends_of_attempts 8aaff44334f5c79e
+-- migration scheduler.0081_adaptive_rules 26492acf9e11abee
+-- migration scheduler.0083_node_scores ac9d97e29c2421fc
+-- migration scheduler.0084_placement_by_quality d09f57feaf4b7105
+-- migration scheduler.0085_calibrated_ranges dedd71c5b698a627
+-- migration scheduler.0087_requests_that_change 8e2503d9b4369025
+-- migration scheduler.0088_arrays_by_number 7cd7c2ef41cdab1f
+-- migration scheduler.0091_metric_counts 175b8142e1976c6d
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
 
@@ -218,12 +228,32 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION public.muster_job_unfinished() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM scheduler_unfinishedjob WHERE queue_id = OLD.queue_id AND number = OLD.number;
+    IF TG_OP = 'UPDATE' AND NEW.outcome IS NULL THEN
+        INSERT INTO scheduler_unfinishedjob (queue_id, number) VALUES (NEW.queue_id, NEW.number) ON CONFLICT DO NOTHING;
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.muster_job_unsuccessful() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    UPDATE scheduler_job SET unsuccessful = CASE WHEN NEW.state IN ('cancelled', 'failed') THEN NEW.state END WHERE number = NEW.number;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION public.muster_jobs_added() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
     INSERT INTO scheduler_changedjob (job_number, queue_id, xid)
     SELECT number, queue_id, pg_current_xact_id()::text::bigint FROM added WHERE state IN ('queued', 'reserved');
+    INSERT INTO scheduler_unfinishedjob (queue_id, number) SELECT queue_id, number FROM added WHERE outcome IS NULL;
     RETURN NULL;
 END $$;
 
@@ -519,7 +549,7 @@ CREATE FUNCTION public.pgtrigger_insert_insert_86abc() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_schedulerprofileevent" ("backfill", "id", "name", "options", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "placement", "plugins", "policy", "preemption", "preemption_enabled", "score_weights", "strict_order", "tie_breakers", "updated_at", "version") VALUES (NEW."backfill", NEW."id", NEW."name", NEW."options", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."placement", NEW."plugins", NEW."policy", NEW."preemption", NEW."preemption_enabled", NEW."score_weights", NEW."strict_order", NEW."tie_breakers", NEW."updated_at", NEW."version"); RETURN NULL;
+                    INSERT INTO "scheduler_schedulerprofileevent" ("backfill", "id", "name", "options", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "placement", "plugins", "policy", "preemption", "preemption_enabled", "rule_hold_seconds", "rule_time_zone", "rules", "score_weights", "strict_order", "tie_breakers", "updated_at", "version") VALUES (NEW."backfill", NEW."id", NEW."name", NEW."options", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."placement", NEW."plugins", NEW."policy", NEW."preemption", NEW."preemption_enabled", NEW."rule_hold_seconds", NEW."rule_time_zone", NEW."rules", NEW."score_weights", NEW."strict_order", NEW."tie_breakers", NEW."updated_at", NEW."version"); RETURN NULL;
                 END;
             $$;
 
@@ -759,7 +789,7 @@ CREATE FUNCTION public.pgtrigger_update_update_005ff() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_schedulerprofileevent" ("backfill", "id", "name", "options", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "placement", "plugins", "policy", "preemption", "preemption_enabled", "score_weights", "strict_order", "tie_breakers", "updated_at", "version") VALUES (NEW."backfill", NEW."id", NEW."name", NEW."options", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."placement", NEW."plugins", NEW."policy", NEW."preemption", NEW."preemption_enabled", NEW."score_weights", NEW."strict_order", NEW."tie_breakers", NEW."updated_at", NEW."version"); RETURN NULL;
+                    INSERT INTO "scheduler_schedulerprofileevent" ("backfill", "id", "name", "options", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "placement", "plugins", "policy", "preemption", "preemption_enabled", "rule_hold_seconds", "rule_time_zone", "rules", "score_weights", "strict_order", "tie_breakers", "updated_at", "version") VALUES (NEW."backfill", NEW."id", NEW."name", NEW."options", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."placement", NEW."plugins", NEW."policy", NEW."preemption", NEW."preemption_enabled", NEW."rule_hold_seconds", NEW."rule_time_zone", NEW."rules", NEW."score_weights", NEW."strict_order", NEW."tie_breakers", NEW."updated_at", NEW."version"); RETURN NULL;
                 END;
             $$;
 
@@ -1156,6 +1186,39 @@ BEGIN
             MESSAGE = 'scheduler_attempt may refer to this row of scheduler_job, which keeps its number: ' || (OLD.number);
 END $$;
 
+CREATE FUNCTION public.scheduler_attempt_one_live() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM added WHERE is_live) THEN RETURN NULL; END IF;
+    -- Two transactions that add attempts of one job do not see each other's. The later of two epochs that follow each
+    -- other is added only once the other is seen, and no two are the same; where the epochs have a gap, or come in
+    -- another order, everybody else who adds attempts is waited for.
+    IF EXISTS (
+        SELECT FROM added WHERE is_live AND epoch <> 1 + coalesce((
+            SELECT max(other.epoch) FROM scheduler_attempt other WHERE other.job_id = added.job_id AND other.id <> added.id
+        ), 0)
+    ) THEN LOCK TABLE scheduler_attempt IN SHARE ROW EXCLUSIVE MODE; END IF;
+    IF (SELECT count(*) FROM scheduler_attempt WHERE job_id = ANY(ARRAY(SELECT job_id FROM added WHERE is_live)) AND is_live)
+        > (SELECT count(DISTINCT job_id) FROM added WHERE is_live)
+    THEN
+        RAISE unique_violation USING CONSTRAINT = 'attempt_one_live', TABLE = 'scheduler_attempt',
+            MESSAGE = 'a job has two live attempts (attempt_one_live): ' || (
+                SELECT string_agg(job_id::text, ', ') FROM (
+                    SELECT job_id FROM scheduler_attempt WHERE job_id = ANY(ARRAY(SELECT job_id FROM added)) AND is_live
+                    GROUP BY job_id HAVING count(*) > 1) twice);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.scheduler_attempt_stays_over() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE unique_violation USING CONSTRAINT = 'attempt_one_live', TABLE = 'scheduler_attempt',
+        MESSAGE = format('attempt %s has ended and cannot live again, nor become another job''s (attempt_one_live)', OLD.id);
+END $$;
+
 CREATE FUNCTION public.scheduler_job_added() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -1404,6 +1467,15 @@ BEGIN
             MESSAGE = 'scheduler_jobevent may refer to this row of scheduler_job, which keeps its number: ' || (OLD.number);
 END $$;
 
+CREATE FUNCTION public.scheduler_jobrequest_in_array() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    NEW.array_number := coalesce((SELECT number FROM scheduler_jobrequest
+        WHERE array_id = NEW.array_id ORDER BY array_index LIMIT 1), NEW.number);
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION public.scheduler_jobrequest_named() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -1413,6 +1485,21 @@ BEGIN
     WHERE NOT EXISTS (SELECT FROM scheduler_jobname known WHERE known.name = added.name) ORDER BY 1
     ON CONFLICT (name) DO NOTHING;
     RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.scheduler_jobrequest_renamed() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO scheduler_jobname (name) VALUES (NEW.name) ON CONFLICT (name) DO NOTHING;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.scheduler_jobrequest_stays() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'job %: what was submitted to run does not change', OLD.number USING ERRCODE = 'check_violation';
 END $$;
 
 CREATE FUNCTION public.scheduler_priorityclass_named() RETURNS trigger
@@ -2144,7 +2231,7 @@ CREATE TABLE public.infra_circuit (
     open_until timestamp with time zone,
     text character varying(500) DEFAULT ''::character varying NOT NULL,
     CONSTRAINT circuit_open_since_and_until CHECK ((((open_until IS NULL) AND (opened_at IS NULL)) OR ((open_until IS NOT NULL) AND (opened_at IS NOT NULL)))),
-    CONSTRAINT circuit_system_known CHECK (((system)::text = ANY ((ARRAY['storage'::character varying, 'mail'::character varying, 'quota'::character varying, 'webhook'::character varying])::text[]))),
+    CONSTRAINT circuit_system_known CHECK (((system)::text = ANY ((ARRAY['storage'::character varying, 'mail'::character varying, 'quota'::character varying, 'webhook'::character varying, 'inventory'::character varying])::text[]))),
     CONSTRAINT infra_circuit_failures_check CHECK ((failures >= 0))
 );
 
@@ -2846,7 +2933,7 @@ END) STORED,
     CONSTRAINT task_numa_domain_not_negative CHECK ((numa_domain >= 0)),
     CONSTRAINT task_state_known CHECK (((state)::text = ANY ((ARRAY['assigned'::character varying, 'starting'::character varying, 'running'::character varying, 'stopping'::character varying, 'succeeded'::character varying, 'failed'::character varying, 'stopped'::character varying, 'lost'::character varying])::text[])))
 )
-WITH (fillfactor='70');
+WITH (fillfactor='50');
 
 CREATE VIEW public.scheduler_allocation WITH (security_invoker='true') AS
  SELECT id,
@@ -2962,7 +3049,7 @@ END) STORED,
     CONSTRAINT scheduler_attempt_stopped_for_check CHECK ((stopped_for >= 0)),
     CONSTRAINT scheduler_attempt_stopped_for_epoch_check CHECK ((stopped_for_epoch >= 0))
 )
-WITH (fillfactor='70');
+WITH (fillfactor='50');
 
 ALTER TABLE public.scheduler_attempt ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME public.scheduler_attempt_id_seq
@@ -3152,7 +3239,8 @@ CREATE TABLE public.scheduler_cycle (
     snapshot bytea,
     policy bytea,
     plan bytea,
-    base_id bigint
+    base_id bigint,
+    rules jsonb DEFAULT '[]'::jsonb NOT NULL
 );
 
 ALTER TABLE public.scheduler_cycle ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
@@ -3301,6 +3389,8 @@ CREATE TABLE public.scheduler_forecastoutcome (
     started_at timestamp with time zone NOT NULL,
     missed_seconds bigint NOT NULL,
     cluster_id bigint NOT NULL,
+    raw_p10_at timestamp with time zone,
+    raw_p90_at timestamp with time zone,
     CONSTRAINT scheduler_forecastoutcome_job_number_check CHECK ((job_number >= 0))
 );
 
@@ -3380,6 +3470,7 @@ END) STORED,
     failure_class character varying(16) DEFAULT ''::character varying NOT NULL,
     move_terms jsonb,
     check_at timestamp with time zone,
+    unsuccessful character varying(16),
     CONSTRAINT job_boost_ends CHECK (((boost = 0) OR ((boost <= 100) AND (boost_until_at IS NOT NULL)))),
     CONSTRAINT job_ended_has_time CHECK (((NOT ((state)::text = ANY ((ARRAY['cancelled'::character varying, 'completed'::character varying, 'failed'::character varying])::text[]))) OR (completed_at IS NOT NULL))),
     CONSTRAINT job_state_known CHECK (((state)::text = ANY ((ARRAY['created'::character varying, 'held'::character varying, 'blocked'::character varying, 'queued'::character varying, 'reserved'::character varying, 'scheduled'::character varying, 'starting'::character varying, 'running'::character varying, 'checkpointing'::character varying, 'preempting'::character varying, 'stopping'::character varying, 'preempted'::character varying, 'suspended'::character varying, 'migrating'::character varying, 'completed'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))),
@@ -3389,7 +3480,7 @@ END) STORED,
     CONSTRAINT scheduler_job_exit_signal_check CHECK ((exit_signal >= 0)),
     CONSTRAINT scheduler_job_generation_check CHECK ((generation >= 0))
 )
-WITH (fillfactor='50');
+WITH (fillfactor='45');
 
 CREATE TABLE public.scheduler_jobdependency (
     id bigint NOT NULL,
@@ -3400,8 +3491,9 @@ CREATE TABLE public.scheduler_jobdependency (
     data character varying(200) NOT NULL,
     "group" smallint NOT NULL,
     need smallint NOT NULL,
+    on_array bigint,
     CONSTRAINT dependency_not_on_itself CHECK ((NOT (job_id = on_id))),
-    CONSTRAINT dependency_on_one_thing CHECK (((((data)::text = ''::text) AND (on_id IS NOT NULL)) OR (((kind)::text = 'data'::text) AND (on_id IS NULL) AND (NOT ((data)::text = ''::text))))),
+    CONSTRAINT dependency_on_one_thing CHECK (((((data)::text = ''::text) AND (on_id IS NOT NULL) AND (on_array IS NULL)) OR (((data)::text = ''::text) AND (on_id IS NULL) AND (on_array IS NOT NULL)) OR (((kind)::text = 'data'::text) AND (on_id IS NULL) AND (on_array IS NULL) AND (NOT ((data)::text = ''::text))))),
     CONSTRAINT scheduler_jobdependency_group_check CHECK (("group" >= 0)),
     CONSTRAINT scheduler_jobdependency_need_check CHECK ((need >= 0))
 );
@@ -3551,6 +3643,7 @@ CREATE TABLE public.scheduler_jobrequest (
     upload uuid,
     deadline_action character varying(4) DEFAULT 'none'::character varying NOT NULL,
     wait_limit_seconds bigint,
+    array_number bigint,
     CONSTRAINT job_amounts_not_negative CHECK (((cpu_millis >= 0) AND (memory_mib >= 0) AND (storage_mib >= 0))),
     CONSTRAINT job_deadline_action_known CHECK ((((deadline_action)::text = 'none'::text) OR (((deadline_action)::text = 'end'::text) AND (deadline_at IS NOT NULL)))),
     CONSTRAINT job_has_tasks CHECK ((tasks >= 1)),
@@ -3675,6 +3768,40 @@ ALTER TABLE public.scheduler_logchunk ALTER COLUMN id ADD GENERATED BY DEFAULT A
     CACHE 1
 );
 
+CREATE TABLE public.scheduler_metriccount (
+    id bigint NOT NULL,
+    name character varying(40) NOT NULL,
+    label character varying(120) NOT NULL,
+    detail character varying(60) NOT NULL,
+    value bigint NOT NULL,
+    CONSTRAINT metric_count_not_negative CHECK ((value >= 0))
+);
+
+ALTER TABLE public.scheduler_metriccount ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_metriccount_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.scheduler_metriccursor (
+    id bigint NOT NULL,
+    source character varying(20) NOT NULL,
+    "position" bigint NOT NULL,
+    moved_at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE public.scheduler_metriccursor ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_metriccursor_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE public.scheduler_node (
     id bigint NOT NULL,
     cluster_id bigint NOT NULL,
@@ -3790,6 +3917,47 @@ ALTER TABLE public.scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled
     CACHE 1
 );
 
+CREATE TABLE public.scheduler_nodeoutage (
+    id bigint NOT NULL,
+    began_at timestamp with time zone NOT NULL,
+    node_id bigint NOT NULL
+);
+
+ALTER TABLE public.scheduler_nodeoutage ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_nodeoutage_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.scheduler_nodescore (
+    node_id bigint NOT NULL,
+    reliability smallint,
+    performance smallint,
+    attempts integer NOT NULL,
+    failed_starts integer NOT NULL,
+    lost integer NOT NULL,
+    infrastructure integer NOT NULL,
+    succeeded_elsewhere integer NOT NULL,
+    outages integer NOT NULL,
+    speed_percent integer,
+    compared_runs integer NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT node_scores_are_points CHECK ((((reliability IS NULL) OR (reliability <= 100)) AND ((performance IS NULL) OR (performance <= 100)))),
+    CONSTRAINT scheduler_nodescore_attempts_check CHECK ((attempts >= 0)),
+    CONSTRAINT scheduler_nodescore_compared_runs_check CHECK ((compared_runs >= 0)),
+    CONSTRAINT scheduler_nodescore_failed_starts_check CHECK ((failed_starts >= 0)),
+    CONSTRAINT scheduler_nodescore_infrastructure_check CHECK ((infrastructure >= 0)),
+    CONSTRAINT scheduler_nodescore_lost_check CHECK ((lost >= 0)),
+    CONSTRAINT scheduler_nodescore_outages_check CHECK ((outages >= 0)),
+    CONSTRAINT scheduler_nodescore_performance_check CHECK ((performance >= 0)),
+    CONSTRAINT scheduler_nodescore_reliability_check CHECK ((reliability >= 0)),
+    CONSTRAINT scheduler_nodescore_speed_percent_check CHECK ((speed_percent >= 0)),
+    CONSTRAINT scheduler_nodescore_succeeded_elsewhere_check CHECK ((succeeded_elsewhere >= 0))
+);
+
 CREATE TABLE public.scheduler_partition (
     id bigint NOT NULL,
     cluster_id bigint NOT NULL,
@@ -3840,6 +4008,25 @@ ALTER TABLE public.scheduler_partitionevent ALTER COLUMN pgh_id ADD GENERATED BY
     CACHE 1
 );
 
+CREATE TABLE public.scheduler_policychoice (
+    id bigint NOT NULL,
+    queue_id bigint NOT NULL,
+    rule character varying(40) NOT NULL,
+    since_ms bigint NOT NULL,
+    policy character varying(16) NOT NULL,
+    placement character varying(16) NOT NULL,
+    cluster_id bigint NOT NULL
+);
+
+ALTER TABLE public.scheduler_policychoice ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_policychoice_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE public.scheduler_policyfault (
     id bigint NOT NULL,
     subject character varying(150) NOT NULL,
@@ -3855,6 +4042,25 @@ ALTER TABLE public.scheduler_policyfault ALTER COLUMN id ADD GENERATED BY DEFAUL
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE TABLE public.scheduler_predictionaccuracy (
+    cluster_id bigint NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    starts integer NOT NULL,
+    inside integer NOT NULL,
+    width_seconds bigint,
+    waited_seconds bigint,
+    runs integer NOT NULL,
+    longer integer NOT NULL,
+    ratio_millis bigint,
+    CONSTRAINT scheduler_predictionaccuracy_inside_check CHECK ((inside >= 0)),
+    CONSTRAINT scheduler_predictionaccuracy_longer_check CHECK ((longer >= 0)),
+    CONSTRAINT scheduler_predictionaccuracy_ratio_millis_check CHECK ((ratio_millis >= 0)),
+    CONSTRAINT scheduler_predictionaccuracy_runs_check CHECK ((runs >= 0)),
+    CONSTRAINT scheduler_predictionaccuracy_starts_check CHECK ((starts >= 0)),
+    CONSTRAINT scheduler_predictionaccuracy_waited_seconds_check CHECK ((waited_seconds >= 0)),
+    CONSTRAINT scheduler_predictionaccuracy_width_seconds_check CHECK ((width_seconds >= 0))
 );
 
 CREATE TABLE public.scheduler_priorityclass (
@@ -4160,6 +4366,10 @@ CREATE TABLE public.scheduler_schedulerprofile (
     preemption jsonb NOT NULL,
     version integer NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    rule_hold_seconds integer DEFAULT 300 NOT NULL,
+    rule_time_zone character varying(64) DEFAULT 'UTC'::character varying NOT NULL,
+    rules jsonb DEFAULT '[]'::jsonb NOT NULL,
+    CONSTRAINT scheduler_schedulerprofile_rule_hold_seconds_check CHECK ((rule_hold_seconds >= 0)),
     CONSTRAINT scheduler_schedulerprofile_version_check CHECK ((version >= 0))
 );
 
@@ -4192,6 +4402,10 @@ CREATE TABLE public.scheduler_schedulerprofileevent (
     preemption jsonb NOT NULL,
     version integer NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    rule_hold_seconds integer DEFAULT 300 NOT NULL,
+    rule_time_zone character varying(64) DEFAULT 'UTC'::character varying NOT NULL,
+    rules jsonb DEFAULT '[]'::jsonb NOT NULL,
+    CONSTRAINT scheduler_schedulerprofileevent_rule_hold_seconds_check CHECK ((rule_hold_seconds >= 0)),
     CONSTRAINT scheduler_schedulerprofileevent_version_check CHECK ((version >= 0))
 );
 
@@ -4216,6 +4430,8 @@ CREATE TABLE public.scheduler_startforecast (
     first_p10_at timestamp with time zone,
     first_p90_at timestamp with time zone,
     first_told_at timestamp with time zone,
+    first_raw_p10_at timestamp with time zone,
+    first_raw_p90_at timestamp with time zone,
     CONSTRAINT scheduler_startforecast_ahead_jobs_check CHECK ((ahead_jobs >= 0)),
     CONSTRAINT scheduler_startforecast_ends_first_check CHECK ((ends_first >= 0))
 );
@@ -4250,6 +4466,11 @@ ALTER TABLE public.scheduler_task ALTER COLUMN id ADD GENERATED BY DEFAULT AS ID
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE TABLE public.scheduler_unfinishedjob (
+    queue_id bigint NOT NULL,
+    number bigint NOT NULL
 );
 
 CREATE TABLE public.scheduler_unknowntask (
@@ -4461,6 +4682,9 @@ ALTER TABLE ONLY public.accounts_membership
 ALTER TABLE ONLY public.notifications_message
     ADD CONSTRAINT message_once UNIQUE (endpoint_id, kind, source, group_key, first_event);
 
+ALTER TABLE ONLY public.scheduler_metriccount
+    ADD CONSTRAINT metric_count_once UNIQUE (name, label, detail);
+
 ALTER TABLE ONLY public.scheduler_node
     ADD CONSTRAINT node_name_once UNIQUE (cluster_id, name);
 
@@ -4505,6 +4729,9 @@ ALTER TABLE ONLY public.scheduler_partition
 
 ALTER TABLE ONLY public.pghistory_context
     ADD CONSTRAINT pghistory_context_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_policychoice
+    ADD CONSTRAINT policy_choice_once UNIQUE (cluster_id, queue_id);
 
 ALTER TABLE ONLY public.scheduler_policyfault
     ADD CONSTRAINT policy_fault_once UNIQUE (cluster_id, subject);
@@ -4683,6 +4910,15 @@ ALTER TABLE ONLY public.scheduler_lease
 ALTER TABLE ONLY public.scheduler_logchunk
     ADD CONSTRAINT scheduler_logchunk_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.scheduler_metriccount
+    ADD CONSTRAINT scheduler_metriccount_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_metriccursor
+    ADD CONSTRAINT scheduler_metriccursor_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_metriccursor
+    ADD CONSTRAINT scheduler_metriccursor_source_key UNIQUE (source);
+
 ALTER TABLE ONLY public.scheduler_node_partitions
     ADD CONSTRAINT scheduler_node_partitions_node_id_partition_id_3ea76f74_uniq UNIQUE (node_id, partition_id);
 
@@ -4698,14 +4934,26 @@ ALTER TABLE ONLY public.scheduler_nodeheartbeat
 ALTER TABLE ONLY public.scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01
     ADD CONSTRAINT scheduler_nodenamecordoneddrainingdrainreasondrainedbylabe_pkey PRIMARY KEY (pgh_id);
 
+ALTER TABLE ONLY public.scheduler_nodeoutage
+    ADD CONSTRAINT scheduler_nodeoutage_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_nodescore
+    ADD CONSTRAINT scheduler_nodescore_pkey PRIMARY KEY (node_id);
+
 ALTER TABLE ONLY public.scheduler_partition
     ADD CONSTRAINT scheduler_partition_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.scheduler_partitionevent
     ADD CONSTRAINT scheduler_partitionevent_pkey PRIMARY KEY (pgh_id);
 
+ALTER TABLE ONLY public.scheduler_policychoice
+    ADD CONSTRAINT scheduler_policychoice_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.scheduler_policyfault
     ADD CONSTRAINT scheduler_policyfault_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_predictionaccuracy
+    ADD CONSTRAINT scheduler_predictionaccuracy_pkey PRIMARY KEY (cluster_id);
 
 ALTER TABLE ONLY public.scheduler_priorityclass_preempts
     ADD CONSTRAINT scheduler_priorityclass__from_priorityclass_id_to_067e68b9_uniq UNIQUE (from_priorityclass_id, to_priorityclass_id);
@@ -4778,6 +5026,9 @@ ALTER TABLE ONLY public.scheduler_suspension
 
 ALTER TABLE ONLY public.scheduler_task
     ADD CONSTRAINT scheduler_task_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_unfinishedjob
+    ADD CONSTRAINT scheduler_unfinishedjob_pkey PRIMARY KEY (queue_id, number);
 
 ALTER TABLE ONLY public.scheduler_unknowntask
     ADD CONSTRAINT scheduler_unknowntask_pkey PRIMARY KEY (id);
@@ -4867,8 +5118,6 @@ CREATE INDEX attempt_failed_as ON public.scheduler_attempt USING btree (failure_
 
 CREATE INDEX attempt_interrupted ON public.scheduler_attempt USING btree (stop_asked_at) WHERE ((stop_reason)::text = ANY ((ARRAY['preempted'::character varying, 'evicted'::character varying, 'drained'::character varying])::text[]));
 
-CREATE UNIQUE INDEX attempt_one_live ON public.scheduler_attempt USING btree (job_id) WHERE is_live;
-
 CREATE INDEX attempt_resized_for ON public.scheduler_attempt USING btree (resized_for) WHERE (resized_for IS NOT NULL);
 
 CREATE INDEX attempt_stopped_for ON public.scheduler_attempt USING btree (stopped_for) WHERE (stopped_for IS NOT NULL);
@@ -4894,6 +5143,8 @@ CREATE INDEX checkpoint_to_watch ON public.scheduler_checkpoint USING btree (tak
 CREATE INDEX cycle_by_cluster ON public.scheduler_cycle USING btree (cluster_id, id DESC);
 
 CREATE UNIQUE INDEX dependency_on_data_once ON public.scheduler_jobdependency USING btree (job_id, data, "group") WHERE (NOT ((data)::text = ''::text));
+
+CREATE INDEX dependency_open_array ON public.scheduler_jobdependency USING btree (on_array) WHERE ((on_array IS NOT NULL) AND (satisfied IS NULL));
 
 CREATE INDEX dependency_open_data ON public.scheduler_jobdependency USING btree (data) WHERE ((NOT ((data)::text = ''::text)) AND (satisfied IS NULL));
 
@@ -4925,21 +5176,19 @@ CREATE INDEX idempotency_by_age ON public.scheduler_idempotencykey USING btree (
 
 CREATE INDEX infra_circuit_name_5194ba2d_like ON public.infra_circuit USING btree (name varchar_pattern_ops);
 
-CREATE INDEX job_gathers ON public.scheduler_job USING btree (queue_id, number) WHERE ((assembly_until_at IS NOT NULL) AND (outcome IS NULL));
-
-CREATE INDEX job_in_line ON public.scheduler_job USING btree (queue_id, number) WHERE (outcome IS NULL);
+CREATE INDEX job_gathering ON public.scheduler_job USING btree (queue_id, number) WHERE (assembly_until_at IS NOT NULL);
 
 CREATE INDEX job_name_by_part ON public.scheduler_jobname USING gin (upper((name)::text) public.gin_trgm_ops);
 
-CREATE INDEX job_of_project ON public.scheduler_job USING btree (project_id, number DESC, outcome);
-
-CREATE INDEX job_of_queue ON public.scheduler_job USING btree (queue_id, number DESC, outcome);
-
-CREATE INDEX job_of_user ON public.scheduler_job USING btree (user_id, number DESC, outcome);
-
-CREATE INDEX job_over ON public.scheduler_job USING btree (outcome, number DESC) WHERE ((outcome)::text = ANY ((ARRAY['cancelled'::character varying, 'failed'::character varying])::text[]));
-
 CREATE INDEX job_to_check ON public.scheduler_job USING btree (check_at) WHERE (check_at IS NOT NULL);
+
+CREATE INDEX job_unsuccessful ON public.scheduler_job USING btree (unsuccessful, number) WHERE (unsuccessful IS NOT NULL);
+
+CREATE INDEX jobs_of_project ON public.scheduler_job USING btree (project_id, number, unsuccessful);
+
+CREATE INDEX jobs_of_queue ON public.scheduler_job USING btree (queue_id, number, unsuccessful);
+
+CREATE INDEX jobs_of_user ON public.scheduler_job USING btree (user_id, number, unsuccessful);
 
 CREATE INDEX kept_on_node ON public.scheduler_keptresult USING btree (node_id, job_id) WHERE (left_at IS NULL);
 
@@ -5065,8 +5314,6 @@ CREATE INDEX quotas_quotaevent_user_id_a4869d03 ON public.quotas_quotaevent USIN
 
 CREATE INDEX quotas_shareusage_project_id_0d5ad3db ON public.quotas_shareusage USING btree (project_id);
 
-CREATE INDEX request_by_age ON public.scheduler_jobrequest USING btree (created_at DESC, number DESC);
-
 CREATE INDEX request_by_deadline ON public.scheduler_jobrequest USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 
 CREATE INDEX request_by_gpu_model ON public.scheduler_jobrequest USING btree (upper((gpu_model)::text), number DESC) WHERE (NOT ((gpu_model)::text = ''::text));
@@ -5079,7 +5326,11 @@ CREATE INDEX request_by_upload ON public.scheduler_jobrequest USING btree (uploa
 
 CREATE INDEX request_by_whole_name ON public.scheduler_jobrequest USING btree (hashtext((name)::text));
 
+CREATE INDEX request_in_array ON public.scheduler_jobrequest USING btree (array_number, array_index) WHERE (array_number IS NOT NULL);
+
 CREATE INDEX request_waits_until ON public.scheduler_jobrequest USING btree (depends_until_at) WHERE (depends_until_at IS NOT NULL);
+
+CREATE INDEX requests_by_age ON public.scheduler_jobrequest USING btree (created_at, number);
 
 CREATE INDEX retention_run_by_age ON public.scheduler_retentionrun USING btree (started_at);
 
@@ -5117,6 +5368,8 @@ CREATE INDEX scheduler_jointoken_prefix_f3dbc1a8_like ON public.scheduler_jointo
 
 CREATE INDEX scheduler_lease_scope_8875de95_like ON public.scheduler_lease USING btree (scope varchar_pattern_ops);
 
+CREATE INDEX scheduler_metriccursor_source_b1be7c91_like ON public.scheduler_metriccursor USING btree (source varchar_pattern_ops);
+
 CREATE INDEX scheduler_node_agent_key_prefix_858ae398 ON public.scheduler_node USING btree (agent_key_prefix);
 
 CREATE INDEX scheduler_node_agent_key_prefix_858ae398_like ON public.scheduler_node USING btree (agent_key_prefix varchar_pattern_ops);
@@ -5130,6 +5383,8 @@ CREATE INDEX scheduler_node_partitions_partition_id_7438e75e ON public.scheduler
 CREATE INDEX scheduler_nodenamecordoned_pgh_context_id_fe9bdbef ON public.scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01 USING btree (pgh_context_id);
 
 CREATE INDEX scheduler_nodenamecordoned_pgh_obj_id_ef3557c2 ON public.scheduler_nodenamecordoneddrainingdrainreasondrainedbylabeled01 USING btree (pgh_obj_id);
+
+CREATE INDEX scheduler_nodeoutage_node_id_603570e8 ON public.scheduler_nodeoutage USING btree (node_id);
 
 CREATE INDEX scheduler_partition_cluster_id_d7f94248 ON public.scheduler_partition USING btree (cluster_id);
 
@@ -5226,9 +5481,23 @@ ALTER STATISTICS public.request_upper_name SET STATISTICS 500;
 
 CREATE TRIGGER allocation_added INSTEAD OF INSERT ON public.scheduler_allocation FOR EACH ROW EXECUTE FUNCTION public.scheduler_allocation_added();
 
+CREATE TRIGGER attempt_one_live AFTER INSERT ON public.scheduler_attempt REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_attempt_one_live();
+
+CREATE TRIGGER attempt_stays_over AFTER UPDATE OF state, job_id ON public.scheduler_attempt FOR EACH ROW WHEN ((new.is_live AND ((NOT old.is_live) OR (new.job_id <> old.job_id)))) EXECUTE FUNCTION public.scheduler_attempt_stays_over();
+
 CREATE TRIGGER job_changed AFTER UPDATE OF state, epoch, generation, queue_id, project_id, user_id, boost, boost_until_at, eligible_at, assembly_until_at, assemblies_failed, move_terms ON public.scheduler_job FOR EACH ROW WHEN ((((old.state)::text = ANY ((ARRAY['queued'::character varying, 'reserved'::character varying])::text[])) OR ((new.state)::text = ANY ((ARRAY['queued'::character varying, 'reserved'::character varying])::text[])))) EXECUTE FUNCTION public.muster_job_changed();
 
 CREATE TRIGGER job_gone AFTER DELETE ON public.scheduler_job FOR EACH ROW WHEN (((old.state)::text = ANY ((ARRAY['queued'::character varying, 'reserved'::character varying])::text[]))) EXECUTE FUNCTION public.muster_job_changed();
+
+CREATE TRIGGER job_unfinished AFTER UPDATE OF state, queue_id ON public.scheduler_job FOR EACH ROW WHEN ((((old.outcome IS NULL) <> (new.outcome IS NULL)) OR (old.queue_id <> new.queue_id))) EXECUTE FUNCTION public.muster_job_unfinished();
+
+CREATE TRIGGER job_unfinished_gone AFTER DELETE ON public.scheduler_job FOR EACH ROW WHEN ((old.outcome IS NULL)) EXECUTE FUNCTION public.muster_job_unfinished();
+
+CREATE TRIGGER job_unsuccessful AFTER INSERT OR UPDATE OF state, unsuccessful ON public.scheduler_job FOR EACH ROW WHEN (((new.unsuccessful)::text IS DISTINCT FROM (
+        CASE
+            WHEN ((new.state)::text = ANY ((ARRAY['cancelled'::character varying, 'failed'::character varying])::text[])) THEN new.state
+            ELSE NULL::character varying
+        END)::text)) EXECUTE FUNCTION public.muster_job_unsuccessful();
 
 CREATE TRIGGER jobs_added AFTER INSERT ON public.scheduler_job REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.muster_jobs_added();
 
@@ -5290,7 +5559,7 @@ COMMENT ON TRIGGER pgtrigger_insert_insert_85146 ON public.quotas_quota IS 'b580
 
 CREATE TRIGGER pgtrigger_insert_insert_86abc AFTER INSERT ON public.scheduler_schedulerprofile FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_86abc();
 
-COMMENT ON TRIGGER pgtrigger_insert_insert_86abc ON public.scheduler_schedulerprofile IS 'b8438c744935c328e355a3547aa85a5bddba192b';
+COMMENT ON TRIGGER pgtrigger_insert_insert_86abc ON public.scheduler_schedulerprofile IS '2e2b9bf10946df6f452c69c873e4183be9df336d';
 
 CREATE TRIGGER pgtrigger_insert_insert_8eba1 AFTER INSERT ON public.scheduler_reservation FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_8eba1();
 
@@ -5338,7 +5607,7 @@ COMMENT ON TRIGGER pgtrigger_roll_ups_never_change_de91a ON public.quotas_ledger
 
 CREATE TRIGGER pgtrigger_update_update_005ff AFTER UPDATE ON public.scheduler_schedulerprofile FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_005ff();
 
-COMMENT ON TRIGGER pgtrigger_update_update_005ff ON public.scheduler_schedulerprofile IS '24bc07e5ea8ab3954078d92200336e6b76bccaa7';
+COMMENT ON TRIGGER pgtrigger_update_update_005ff ON public.scheduler_schedulerprofile IS 'b7cd5e7ba4e0ff4638855bd756022171a99a13c9';
 
 CREATE TRIGGER pgtrigger_update_update_0e890 AFTER UPDATE ON public.accounts_user FOR EACH ROW WHEN (((old.access_version IS DISTINCT FROM new.access_version) OR (old.date_joined IS DISTINCT FROM new.date_joined) OR (old.default_project_id IS DISTINCT FROM new.default_project_id) OR ((old.email)::text IS DISTINCT FROM (new.email)::text) OR ((old.first_name)::text IS DISTINCT FROM (new.first_name)::text) OR (old.id IS DISTINCT FROM new.id) OR (old.is_active IS DISTINCT FROM new.is_active) OR (old.is_demo IS DISTINCT FROM new.is_demo) OR (old.is_staff IS DISTINCT FROM new.is_staff) OR (old.is_superuser IS DISTINCT FROM new.is_superuser) OR ((old.last_name)::text IS DISTINCT FROM (new.last_name)::text) OR (old.priority_ceiling IS DISTINCT FROM new.priority_ceiling) OR (old.share_weight IS DISTINCT FROM new.share_weight) OR ((old.site_role)::text IS DISTINCT FROM (new.site_role)::text) OR ((old.theme)::text IS DISTINCT FROM (new.theme)::text) OR ((old.time_zone)::text IS DISTINCT FROM (new.time_zone)::text) OR ((old.username)::text IS DISTINCT FROM (new.username)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_0e890();
 
@@ -5419,6 +5688,12 @@ CREATE TRIGGER references_added AFTER INSERT ON public.scheduler_job REFERENCING
 CREATE TRIGGER references_added AFTER INSERT ON public.scheduler_jobevent REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_jobevent_added();
 
 CREATE TRIGGER references_added AFTER INSERT ON public.scheduler_task REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_task_added();
+
+CREATE TRIGGER request_in_array BEFORE INSERT ON public.scheduler_jobrequest FOR EACH ROW WHEN (((new.array_id IS NOT NULL) AND (new.array_number IS NULL))) EXECUTE FUNCTION public.scheduler_jobrequest_in_array();
+
+CREATE TRIGGER request_renamed AFTER UPDATE OF name ON public.scheduler_jobrequest FOR EACH ROW WHEN (((old.name)::text IS DISTINCT FROM (new.name)::text)) EXECUTE FUNCTION public.scheduler_jobrequest_renamed();
+
+CREATE TRIGGER request_stays BEFORE UPDATE OF uuid, command, script, env, secrets, upload, job_type, array_id, array_index, created_at, submitted_via, array_number ON public.scheduler_jobrequest FOR EACH ROW WHEN (((((((((((((old.uuid IS DISTINCT FROM new.uuid) OR (old.command IS DISTINCT FROM new.command)) OR (old.script IS DISTINCT FROM new.script)) OR (old.env IS DISTINCT FROM new.env)) OR (old.secrets IS DISTINCT FROM new.secrets)) OR (old.upload IS DISTINCT FROM new.upload)) OR ((old.job_type)::text IS DISTINCT FROM (new.job_type)::text)) OR (old.array_id IS DISTINCT FROM new.array_id)) OR (old.array_index IS DISTINCT FROM new.array_index)) OR (old.created_at IS DISTINCT FROM new.created_at)) OR ((old.submitted_via)::text IS DISTINCT FROM (new.submitted_via)::text)) OR ((old.array_number IS NOT NULL) AND (new.array_number IS DISTINCT FROM old.array_number)))) EXECUTE FUNCTION public.scheduler_jobrequest_stays();
 
 CREATE TRIGGER requests_named AFTER INSERT ON public.scheduler_jobrequest REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_jobrequest_named();
 
@@ -5740,11 +6015,23 @@ ALTER TABLE ONLY public.scheduler_node_partitions
 ALTER TABLE ONLY public.scheduler_nodeheartbeat
     ADD CONSTRAINT scheduler_nodeheartbeat_node_id_215a3a54_fk_scheduler_node_id FOREIGN KEY (node_id) REFERENCES public.scheduler_node(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.scheduler_nodeoutage
+    ADD CONSTRAINT scheduler_nodeoutage_node_id_603570e8_fk_scheduler_node_id FOREIGN KEY (node_id) REFERENCES public.scheduler_node(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_nodescore
+    ADD CONSTRAINT scheduler_nodescore_node_id_400d40fe_fk_scheduler_node_id FOREIGN KEY (node_id) REFERENCES public.scheduler_node(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.scheduler_partition
     ADD CONSTRAINT scheduler_partition_cluster_id_d7f94248_fk_scheduler_cluster_id FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.scheduler_policychoice
+    ADD CONSTRAINT scheduler_policychoi_cluster_id_cc7c16c2_fk_scheduler FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.scheduler_policyfault
     ADD CONSTRAINT scheduler_policyfaul_cluster_id_98850890_fk_scheduler FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_predictionaccuracy
+    ADD CONSTRAINT scheduler_prediction_cluster_id_d8b74ae6_fk_scheduler FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.scheduler_priorityclass_preempts
     ADD CONSTRAINT scheduler_prioritycl_from_priorityclass_i_0ab6142b_fk_scheduler FOREIGN KEY (from_priorityclass_id) REFERENCES public.scheduler_priorityclass(id) DEFERRABLE INITIALLY DEFERRED;

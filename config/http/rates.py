@@ -7,6 +7,7 @@ together let through what the bucket holds and at most one lot each beside it.
 
 from __future__ import annotations
 
+import math
 import time
 from threading import Lock
 from typing import Any, Final
@@ -17,6 +18,7 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from accounts.models import ApiToken
+from config.http.answers import RATE_HEADERS
 from infra import client_address
 
 
@@ -41,6 +43,9 @@ class OwnBuckets:
         self._buckets[key] = (left - 1, now)
         return 0.0
 
+    def left(self, key: str) -> int:
+        return int(self._buckets.get(key, (0.0, 0.0))[0])
+
     def clear(self) -> None:
         self._buckets.clear()
 
@@ -52,6 +57,8 @@ class Lots:
 
     def __init__(self) -> None:
         self._left: dict[str, int] = {}
+        #: What the shared bucket had left when it was asked last.
+        self._shared: dict[str, int] = {}
         self._lock = Lock()
 
     def take(self, key: str) -> bool:
@@ -61,11 +68,19 @@ class Lots:
                 self._left[key] = left - 1
             return left > 0
 
-    def put(self, key: str, count: int) -> None:
+    def put(self, key: str, count: int, *, shared: int) -> None:
+        """Keep `count` more; the bucket has `shared` left."""
         with self._lock:
             if len(self._left) > self.MOST_KEPT:
                 self._left.clear()
+                self._shared.clear()
             self._left[key] = self._left.get(key, 0) + count
+            self._shared[key] = shared
+
+    def left(self, key: str) -> int | None:
+        """What this process and the bucket had when it was asked last, less what was used here since; None: unknown."""
+        shared = self._shared.get(key)
+        return None if shared is None else shared + self._left.get(key, 0)
 
 
 #: A lot is what refills in this time, and no more than such a part of a full bucket.
@@ -89,7 +104,9 @@ class Throttle(BaseThrottle):
     _wait_seconds = 0.0
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        self._wait_seconds = self.wait_of(_caller(request))
+        key = _caller(request)
+        self._wait_seconds = self.wait_of(key)
+        setattr(getattr(request, "_request", request), RATE_HEADERS, self.headers_of(key))
         return not self._wait_seconds
 
     @classmethod
@@ -103,10 +120,25 @@ class Throttle(BaseThrottle):
         )
         if answer is None:
             return cls.own.take(key, rate=rate, burst=burst)
-        taken, wait = answer
-        if taken > 1:
-            cls.lots.put(key, taken - 1)
+        taken, wait, shared = answer
+        cls.lots.put(key, max(0, taken - 1), shared=shared)
         return 0.0 if taken > 0 else max(wait, 0.001)
+
+    @classmethod
+    def headers_of(cls, key: str) -> dict[str, str]:
+        """`RateLimit` and its policy, as in the IETF's draft-ietf-httpapi-ratelimit-headers-10; none without a limit.
+
+        `q` requests are in a full bucket, which fills in `w` seconds; `r` are left, and after `t` seconds it is full.
+        """
+        rate, burst = settings.MUSTER_API_RATE, settings.MUSTER_API_BURST
+        if not rate:
+            return {}
+        left = cls.lots.left(key)
+        left = min(burst, cls.own.left(key) if left is None else left)
+        return {
+            "RateLimit-Policy": f'"default";q={burst};w={max(1, math.ceil(burst / rate))}',
+            "RateLimit": f'"default";r={left};t={math.ceil((burst - left) / rate)}',
+        }
 
     def wait(self) -> float:
         return self._wait_seconds

@@ -173,6 +173,9 @@ def _answer_of(
     if isinstance(outcome, Accepted):
         status, kind, body = 201, "application/json", outcome.body
         more = [(b"Location", outcome.location.encode())]
+        limits = Throttle.headers_of(call.counted_as)
+        more += [(name.encode(), value.encode()) for name, value in limits.items()]
+        more += [(b"Vary", b"Accept-Encoding")]
     else:
         status, kind = outcome.status, PROBLEM_TYPE
         said: Any = SimpleNamespace(request_id=call.request_id)

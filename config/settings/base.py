@@ -10,12 +10,17 @@ from django.core.exceptions import ImproperlyConfigured
 from config.admin_theme import UNFOLD  # noqa: F401  the admin reads it from the settings
 from config.logging import logging_config
 from config.settings.database import database_of_this_process
-from config.settings.declared import read
+from config.settings.declared import problems, read, set_here
 from config.settings.rest import *
 from infra.client_address import networks
 from infra.storage import storage_setting
 
 ROOT = Path(__file__).resolve().parents[2]
+
+if found := problems():
+    raise ImproperlyConfigured("\n".join(found))
+#: Names of settings that the environment or the settings file sets.
+SETTINGS_GIVEN = set_here()
 
 # ---------------------------------------------------------------- what runs
 
@@ -62,6 +67,7 @@ MIDDLEWARE = [
     "accounts.web.middleware.ForwardedMiddleware",  # before anybody asks whether the request came by TLS
     "config.http.request_ids.RequestIdMiddleware",
     "infra.api.problems.ProblemMiddleware",
+    "config.http.answers.AnswersMiddleware",  # outside of what makes answers, and of their log line
     "config.metrics.RequestMetricsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "config.http.security.ContentPolicyMiddleware",
@@ -169,6 +175,7 @@ PLAN_SECONDS = read("MUSTER_PLAN_SECONDS")
 RECONCILE_SECONDS = read("MUSTER_RECONCILE_SECONDS")
 FORECAST_SECONDS = read("MUSTER_FORECAST_SECONDS")
 NOTIFY_SECONDS = read("MUSTER_NOTIFY_SECONDS")
+INVENTORY_SECONDS = read("INVENTORY_SERVICE_SECONDS")
 CELERY_BEAT_SCHEDULE = {
     "plan every scope": {
         "task": "scheduler.tasks.plan_all",
@@ -179,6 +186,16 @@ CELERY_BEAT_SCHEDULE = {
         "task": "scheduler.tasks.watch_nodes",
         "schedule": every(30),
         "options": {"queue": "default", "expire_seconds": 60},
+    },
+    "follow the inventory service": {
+        "task": "scheduler.tasks.follow_inventory",
+        "schedule": every(INVENTORY_SECONDS),
+        "options": {"queue": "default", "expire_seconds": 3 * INVENTORY_SECONDS},
+    },
+    "score nodes": {
+        "task": "scheduler.tasks.score_nodes",
+        "schedule": every(300),
+        "options": {"queue": "default", "expire_seconds": 300},
     },
     "go on with moves and drains": {
         "task": "scheduler.tasks.move_jobs",
@@ -256,6 +273,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
     },
+    "count for /metrics": {
+        "task": "scheduler.tasks.count_for_metrics",
+        "schedule": every(15),
+        "options": {"queue": "default", "expire_seconds": 45},
+    },
     "notify people": {
         "task": "notifications.tasks.follow",
         "schedule": every(NOTIFY_SECONDS),
@@ -322,7 +344,6 @@ MUSTER_AUDIT_OLD_KEYS = read("MUSTER_AUDIT_OLD_KEYS")
 # log, as /dev/log or host:port (UDP). Nothing is written to S3; the setting is there to be refused.
 MUSTER_AUDIT_CHECKPOINT_FILE = read("MUSTER_AUDIT_CHECKPOINT_FILE")
 MUSTER_AUDIT_SYSLOG = read("MUSTER_AUDIT_SYSLOG")
-MUSTER_AUDIT_S3_BUCKET = read("MUSTER_AUDIT_S3_BUCKET")
 # Demo accounts may sign in, and from this machine only. Production says no.
 DEMO_LOGINS_ALLOWED = True
 
@@ -465,7 +486,9 @@ QUOTA_PROVIDER_SYNC_SECONDS = read("QUOTA_PROVIDER_SYNC_SECONDS")
 # While it is away, jobs of its projects wait, after a moment of grace; or they run, and only Muster enforces.
 QUOTA_PROVIDER_WHEN_AWAY = read("QUOTA_PROVIDER_WHEN_AWAY")  # wait, run
 QUOTA_PROVIDER_GRACE_SECONDS = read("QUOTA_PROVIDER_GRACE_SECONDS")
+# Zones and racks of nodes come from there.
 INVENTORY_SERVICE_URL = read("INVENTORY_SERVICE_URL")
+INVENTORY_SERVICE_TOKEN = read("INVENTORY_SERVICE_TOKEN")
 CHECKPOINT_PATH = read("CHECKPOINT_PATH")
 
 # A scope's lease, and how long a silent node may keep its work before it counts as lost.
@@ -479,6 +502,8 @@ MUSTER_NODE_LOST_SECONDS = read("MUSTER_NODE_LOST_SECONDS")
 MUSTER_QUARANTINE_PEOPLE = read("MUSTER_QUARANTINE_PEOPLE")
 MUSTER_QUARANTINE_FAILURES = read("MUSTER_QUARANTINE_FAILURES")
 MUSTER_QUARANTINE_SECONDS = read("MUSTER_QUARANTINE_SECONDS")
+# What ended on a node lately says how reliable and how fast it is.
+MUSTER_NODE_SCORE_HALF_LIFE_DAYS = read("MUSTER_NODE_SCORE_HALF_LIFE_DAYS")
 # An agent's sync call is held open this long when there is nothing to say.
 MUSTER_SYNC_HOLD_SECONDS = read("MUSTER_SYNC_HOLD_SECONDS")
 # From SIGTERM to SIGKILL.

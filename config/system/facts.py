@@ -44,7 +44,9 @@ SELECT id, cluster_id, trigger, started_at, load_us, plan_us, apply_us, pending_
 FROM scheduler_cycle ORDER BY id DESC LIMIT %s
 """
 _JOBS: Final = """
-SELECT state, reason_code, count(*) FROM scheduler_job WHERE outcome IS NULL GROUP BY 1, 2 ORDER BY 3 DESC
+SELECT job.state, job.reason_code, count(*) FROM scheduler_unfinishedjob unfinished
+    JOIN scheduler_job job ON job.queue_id = unfinished.queue_id AND job.number = unfinished.number
+GROUP BY 1, 2 ORDER BY 3 DESC
 """
 _LEASES: Final = "SELECT scope, holder, token, expires_at FROM scheduler_lease ORDER BY scope"
 _ALARMS: Final = """

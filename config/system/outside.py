@@ -18,6 +18,7 @@ from notifications.services.mail import mail_circuit
 from notifications.services.occurrences import mail_is_on
 from quotas.models import Quota
 from quotas.providers.circuit import circuit_of
+from scheduler.services.cluster.inventory_service import inventory_circuit
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ def _configured() -> list[tuple[str, str]]:
     if mail_is_on():
         circuit = mail_circuit()
         known.append((circuit.name, f"Mail server {circuit.label}"))
+    if settings.INVENTORY_SERVICE_URL:
+        known.append((inventory_circuit().name, f"Inventory service {settings.INVENTORY_SERVICE_URL}"))
     providers = {
         settings.QUOTA_PROVIDER,
         *Quota.objects.plain().values_list("provider", flat=True).distinct(),

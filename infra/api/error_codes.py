@@ -510,6 +510,11 @@ INPUT: Final = {
     ),
     "repeated": Meaning("Repeated value", "The same value is given several times.", "Keep one of them."),
     "twice": Meaning("Named twice", "The same object is named in two places.", "Keep one of them."),
+    "not-changeable": Meaning(
+        "Cannot be changed",
+        "The field is part of what runs, or decides nothing any more in the state of the job.",
+        "Do what the message says: requeue the job and change it then, or cancel it and submit it again.",
+    ),
     "circle": Meaning(
         "Circular dependency",
         "The jobs would wait for each other in a circle.",

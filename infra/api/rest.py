@@ -156,8 +156,17 @@ def check_query(request: Request) -> None:
 
 
 def check_known(request: Request, *names: str) -> None:
-    """Refuse parameters that a list does not know: a misspelt one would show more than was asked for."""
-    problems = unknown_filters(request, names)
+    """Refuse parameters that are not among these names: a misspelt one would show more than was asked for."""
+    known = ", ".join(sorted(names))
+    problems = [
+        FieldProblem(
+            name[:60],
+            f"Unknown parameter {name[:60]!r}; {f'known are {known}' if names else 'this address takes none'}.",
+            "unknown-filter",
+        )
+        for name in request.query_params
+        if name not in names
+    ]
     if problems:
         raise BadInput(
             MusterError(
@@ -165,17 +174,6 @@ def check_known(request: Request, *names: str) -> None:
                 way_out="Correct the query and send the request again.",
             )
         )  # fmt: skip
-
-
-def unknown_filters(request: Request, names: Iterable[str]) -> list[FieldProblem]:
-    """The parameters that are neither among these nor about pages and formats."""
-    known = {*names, "limit", "cursor", "format"}
-    return [
-        FieldProblem(name[:60], f"Unknown filter {name[:60]!r}; known are {', '.join(sorted(known))}.",
-                     "unknown-filter")
-        for name in request.query_params
-        if name not in known
-    ]  # fmt: skip
 
 
 def bad_choice(name: str, choices: Iterable[str]) -> InvalidInput:
@@ -206,8 +204,48 @@ class Negotiation(DefaultContentNegotiation):
 # ---------------------------------------------------------------- pages
 
 
+def page_parameters(view: Any) -> tuple[str, ...]:
+    """The parameters of a list's pages: none of a list that is given whole."""
+    if not issubclass(getattr(view, "pagination_class", None) or object, CursorPagination):
+        return ()
+    more = [name for name, there in (("ordering", orderings_of(view)), ("count", counts(view))) if there]
+    return "limit", "cursor", *more
+
+
+def orderings_of(view: Any) -> dict[str, tuple[str, ...]]:
+    """By each value that `ordering` may have in this list, the columns; the last one is unique."""
+    return dict(getattr(view, "orderings", {}))
+
+
+def counts(view: Any) -> bool:
+    """Whether `count=true` gives the number of all rows of this list: only where counting them is cheap."""
+    return bool(getattr(view, "counted", False))
+
+
+def both_ways(**columns: str) -> dict[str, tuple[str, ...]]:
+    """`orderings` of a list by these columns, none of which is ever null: `name` ascending, `-name` descending."""
+    return {
+        sign + name: tuple(dict.fromkeys((sign + column, f"{sign}pk")))
+        for name, column in columns.items()
+        for sign in ("", "-")
+    }
+
+
+class Whole:
+    """A list that is given whole: `{results}`. It describes such answers and pages nothing."""
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        return []
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "object", "required": ["results"], "properties": {"results": schema}}
+
+
 class NewestFirst(CursorPagination):
-    """`{results, next, previous}`, newest first; a page stays whole while rows come and go."""
+    """`{results, next, previous}`, newest first; a page stays whole while rows come and go.
+
+    A view may offer other orders (`orderings`, see `both_ways`) and the number of all rows (`counted`).
+    """
 
     ordering = "-pk"
     page_size = 100
@@ -217,6 +255,8 @@ class NewestFirst(CursorPagination):
     page_size_query_param = "limit"
     cursor_query_param = "cursor"
     invalid_cursor_message = "This cursor is invalid: a list has not returned it."
+    #: The number of all rows, where the caller asked for it.
+    total: int | None = None
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> Any:
         limit = request.query_params.get("limit", "")
@@ -232,6 +272,8 @@ class NewestFirst(CursorPagination):
                     problems=[FieldProblem("limit", message, "out-of-range")],
                 )
             )
+        if counts(view) and self._asked(request, "count", ("true", "false")) == "true":
+            self.total = queryset.count()
         try:
             return super().paginate_queryset(queryset, request, view)
         except (ValueError, TypeError, ValidationError) as broken:
@@ -239,7 +281,16 @@ class NewestFirst(CursorPagination):
             raise exceptions.NotFound(self.invalid_cursor_message) from broken
 
     def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
+        offered = orderings_of(view)
+        if offered and (asked := self._asked(request, "ordering", offered)):
+            return offered[asked]
         return tuple(getattr(view, "page_ordering", ("-pk",)))
+
+    def _asked(self, request: Request, name: str, choices: Iterable[str]) -> str:
+        value: str = request.query_params.get(name, "")
+        if value and value not in choices:
+            raise bad_choice(name, choices)
+        return value
 
     def decode_cursor(self, request: Request) -> Any:
         given = request.query_params.get(self.cursor_query_param)
@@ -251,12 +302,41 @@ class NewestFirst(CursorPagination):
             raise exceptions.NotFound(self.invalid_cursor_message) from broken
 
     def get_paginated_response(self, data: Any) -> Response:
-        return Response({"results": data, "next": self.get_next_link(), "previous": self.get_previous_link()})
+        page = {"results": data, "next": self.get_next_link(), "previous": self.get_previous_link()}
+        return Response(page if self.total is None else {**page, "count": self.total})
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        described: list[dict[str, Any]] = super().get_schema_operation_parameters(view)
+        if offered := orderings_of(view):
+            described.append(_described("ordering", "Order of the list.", {"enum": list(offered)}))
+        if counts(view):
+            described.append(
+                _described("count", "Also return the total number.", {"enum": ["true", "false"]})
+            )
+        return described
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         link = {"type": "string", "nullable": True, "format": "uri"}
         return {
             "type": "object",
             "required": ["results", "next", "previous"],
-            "properties": {"results": schema, "next": link, "previous": link},
+            "properties": {
+                "results": schema,
+                "next": link,
+                "previous": link,
+                "count": {
+                    "type": "integer",
+                    "description": "Only with count=true, where the list offers that.",
+                },
+            },
         }
+
+
+def _described(name: str, text: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": text,
+        "schema": {"type": "string", **schema},
+    }

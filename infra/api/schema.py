@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.conf import settings
+from django_filters.rest_framework import DjangoFilterBackend
+from drf_spectacular.contrib.django_filters import DjangoFilterExtension
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 
 from infra.api.problems import PROBLEM_TYPE
+from infra.api.rest import Whole
+from infra.api.views import is_list, location_of
 
 
 class Schema(AutoSchema):
@@ -17,6 +21,32 @@ class Schema(AutoSchema):
     def get_tags(self) -> list[str]:
         view_tags = getattr(self.view, "schema_tags", None)
         return list(view_tags) if view_tags else super().get_tags()
+
+    def _get_response_headers_for_code(self, status_code: str, direction: Any = "response") -> dict[str, Any]:
+        headers: dict[str, Any] = super()._get_response_headers_for_code(status_code, direction)
+        if str(status_code) == "201" and location_of(self.view):
+            headers["Location"] = {
+                "description": "Its address.",
+                "schema": {"type": "string", "format": "uri-reference"},
+            }
+        return headers
+
+    # No list of this API is a bare array: it has pages, or is given whole inside of `results`.
+
+    def _get_paginator(self) -> Any:
+        return super()._get_paginator() or Whole()  # type: ignore[no-untyped-call]
+
+    def get_paginated_name(self, serializer_name: str) -> str:
+        paged = getattr(self.view, "pagination_class", None) is not None
+        return super().get_paginated_name(serializer_name) if paged else f"{serializer_name}Whole"
+
+    def _get_filter_parameters(self) -> list[dict[str, Any]]:
+        if is_list(self.view, self.method) and getattr(self.view, "filterset_class", None) is not None:
+            described: list[dict[str, Any]] = DjangoFilterExtension(
+                DjangoFilterBackend()
+            ).get_schema_operation_parameters(self)
+            return described
+        return []
 
 
 class BearerScheme(OpenApiAuthenticationExtension):
@@ -76,7 +106,23 @@ def describe_errors(result: dict[str, Any], generator: Any, request: Any, public
         "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
     for operations in result.get("paths", {}).values():
-        for operation in operations.values():
+        for method, operation in operations.items():
             if isinstance(operation, dict) and "responses" in operation:
+                _as_problems(operation["responses"])
+                if method == "get" and "application/json" in operation["responses"].get("200", {}).get(
+                    "content", {}
+                ):
+                    operation["responses"]["304"] = {
+                        "description": "Not modified: `If-None-Match` has the weak ETag of the answer."
+                    }
                 operation["responses"].setdefault("default", answer)
     return result
+
+
+def _as_problems(responses: dict[str, Any]) -> None:
+    """An error with a schema of its own is a problem too, with more fields."""
+    for status, response in responses.items():
+        if status >= "400" and "application/json" in response.get("content", {}):
+            own = response["content"]["application/json"]["schema"]
+            both = {"allOf": [{"$ref": "#/components/schemas/Problem"}, own]}
+            response["content"] = {PROBLEM_TYPE: {"schema": both}}

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from accounts.api.serializers import StrictSerializer
 from infra.api.fields import ChoiceField
-from notifications.core.grouping import array_of
+from notifications.core.grouping import array_number_of
 from notifications.core.kinds import KINDS, SENT
 from notifications.models import Endpoint, Message, Notification
 from notifications.selectors import Choice
@@ -40,8 +40,8 @@ class NotificationSerializer(serializers.Serializer[Notification]):
     def get_title(self, row: Notification) -> str:
         return title_of(row)
 
-    def get_array_id(self, row: Notification) -> str | None:
-        return array_of(row.group_key)
+    def get_array_id(self, row: Notification) -> int | None:
+        return array_number_of(row.group_key)
 
     def get_path(self, row: Notification) -> str:
         return link_of(row)

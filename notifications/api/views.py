@@ -8,13 +8,13 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api.person import person
 from accounts.models import Project, User
 from accounts.selectors import project_by_ref
-from infra.api.rest import NewestFirst, bad_choice, check_known
+from infra.api.rest import NewestFirst, bad_choice
+from infra.api.views import ApiView
 from infra.errors import NotFound
 from notifications.api.serializers import (
     MadeWebhookSerializer,
@@ -51,8 +51,10 @@ def _valid(serializer: type[serializers.Serializer[Any]], request: Request) -> d
     return dict(checked.validated_data)
 
 
-class NotificationsView(APIView):
+class NotificationsView(ApiView):
     required_scopes = READS
+    pagination_class = NewestFirst
+    counted = True
     schema_tags = ["notifications"]
 
     @extend_schema(
@@ -66,7 +68,6 @@ class NotificationsView(APIView):
         summary="Your notifications, newest first",
     )
     def get(self, request: Request) -> Response:
-        check_known(request, "kind", "unread", "project")
         query = request.query_params
         rows = own_notifications(person(request))
         if query.get("kind"):
@@ -84,7 +85,7 @@ class NotificationsView(APIView):
         return pages.get_paginated_response(NotificationSerializer(page, many=True).data)
 
 
-class AllReadView(APIView):
+class AllReadView(ApiView):
     required_scopes = WRITES
     schema_tags = ["notifications"]
 
@@ -99,7 +100,7 @@ class AllReadView(APIView):
         return Response({"read": mark_all_read(by=person(request), kind=Kind(kind) if kind else None)})
 
 
-class ReadView(APIView):
+class ReadView(ApiView):
     required_scopes = WRITES
     schema_tags = ["notifications"]
 
@@ -108,7 +109,7 @@ class ReadView(APIView):
         return Response(NotificationSerializer(mark_read(number=number, by=person(request))).data)
 
 
-class UnreadView(APIView):
+class UnreadView(ApiView):
     required_scopes = WRITES
     schema_tags = ["notifications"]
 
@@ -118,7 +119,7 @@ class UnreadView(APIView):
         return Response(NotificationSerializer(row).data)
 
 
-class PreferencesView(APIView):
+class PreferencesView(ApiView):
     required_scopes = WRITES
     schema_tags = ["notifications"]
 
@@ -146,8 +147,11 @@ class PreferencesView(APIView):
 # ---------------------------------------------------------------- webhooks
 
 
-class WebhooksView(APIView):
+class WebhooksView(ApiView):
     required_scopes = WRITES
+    pagination_class = NewestFirst
+    counted = True
+    location = "/api/v1/webhooks/{id}"
     schema_tags = ["webhooks"]
 
     @extend_schema(
@@ -156,7 +160,6 @@ class WebhooksView(APIView):
         summary="Your webhooks, and those of projects that you lead",
     )
     def get(self, request: Request) -> Response:
-        check_known(request)
         pages = NewestFirst()
         page = pages.paginate_queryset(own_endpoints(person(request)), request, view=self)
         return pages.get_paginated_response(WebhookSerializer(page, many=True).data)
@@ -182,7 +185,7 @@ def _with_secret(made: Endpoint, secret: str) -> dict[str, Any]:
     return {**WebhookSerializer(made).data, "secret": secret}
 
 
-class WebhookView(APIView):
+class WebhookView(ApiView):
     required_scopes = WRITES
     schema_tags = ["webhooks"]
 
@@ -213,7 +216,7 @@ class WebhookView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class RotateView(APIView):
+class RotateView(ApiView):
     required_scopes = WRITES
     schema_tags = ["webhooks"]
 
@@ -227,7 +230,7 @@ class RotateView(APIView):
         return Response(_with_secret(row, secret))
 
 
-class TestView(APIView):
+class TestView(ApiView):
     required_scopes = WRITES
     schema_tags = ["webhooks"]
 
@@ -238,8 +241,10 @@ class TestView(APIView):
         return Response(MessageSerializer(message).data, status=status.HTTP_202_ACCEPTED)
 
 
-class MessagesView(APIView):
+class MessagesView(ApiView):
     required_scopes = WRITES
+    pagination_class = NewestFirst
+    counted = True
     schema_tags = ["webhooks"]
 
     @extend_schema(
@@ -249,7 +254,6 @@ class MessagesView(APIView):
         summary="Messages of a webhook with their tries, newest first",
     )
     def get(self, request: Request, number: int) -> Response:
-        check_known(request, "state")
         rows = messages_of(endpoint_of(person(request), number))
         if state := request.query_params.get("state"):
             if state not in MessageState.values:
@@ -260,7 +264,7 @@ class MessagesView(APIView):
         return pages.get_paginated_response(MessageSerializer(page, many=True).data)
 
 
-class RedeliverView(APIView):
+class RedeliverView(ApiView):
     required_scopes = WRITES
     schema_tags = ["webhooks"]
 

@@ -27,5 +27,11 @@ def is_array(group: str) -> bool:
 
 
 def array_of(group: str) -> str | None:
-    """The id of the array that a group is about."""
+    """The key of the array that a group is about."""
     return group.split(":")[1] if is_array(group) else None
+
+
+def array_number_of(group: str) -> int | None:
+    """The number of the array that a group is about; None also for one from before arrays had numbers."""
+    key = array_of(group) or ""
+    return int(key) if key.isdecimal() else None

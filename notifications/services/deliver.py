@@ -25,7 +25,7 @@ from accounts.services import audit
 from infra.models import Circuit, System
 from notifications.core import signing
 from notifications.core.backoff import MAX_TRIES, wait_seconds
-from notifications.core.grouping import array_of
+from notifications.core.grouping import array_number_of
 from notifications.core.kinds import Kind
 from notifications.models import Endpoint, Message, MessageState
 from notifications.services import guarded_http
@@ -144,7 +144,7 @@ def payload(message: Message) -> dict[str, Any]:
             "name": message.name,
             "project": message.project.slug if message.project else None,
             "user": message.user.username if message.user else None,
-            "array_id": array_of(message.group_key),
+            "array_id": array_number_of(message.group_key),
             "first_at": message.first_at.astimezone(UTC)
             .isoformat(timespec="milliseconds")
             .replace("+00:00", "Z"),

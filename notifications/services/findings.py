@@ -46,9 +46,10 @@ Found = tuple[str, Callable[[int], list[Occurrence]]]
 
 _NEVER: Final = """
 SELECT 'never:' || j.number || ':' || j.reason_code AS key, j.number, j.user_id, j.project_id, j.reason_text AS text,
-    j.reason_code, r.array_id::text AS array, r.name, r.mail_types
+    j.reason_code, r.array_number::text AS array, r.name, r.mail_types
 FROM scheduler_job j JOIN scheduler_jobrequest r ON r.number = j.number
-WHERE j.outcome IS NULL AND j.state = ANY(%(pending)s) AND j.reason_category = 'fix'
+    JOIN scheduler_unfinishedjob unfinished ON unfinished.queue_id = j.queue_id AND unfinished.number = j.number
+WHERE j.state = ANY(%(pending)s) AND j.reason_category = 'fix'
     AND j.reason_at < %(now)s - %(lasting)s * interval '1 second'
     AND NOT EXISTS (
         SELECT FROM notifications_finding f WHERE f.key = 'never:' || j.number || ':' || j.reason_code)
@@ -56,7 +57,7 @@ ORDER BY j.number LIMIT %(batch)s
 """
 _LIMITS: Final = """
 WITH running AS (
-    SELECT a.id, j.number, j.user_id, j.project_id, r.array_id::text AS array, r.name, r.mail_types,
+    SELECT a.id, j.number, j.user_id, j.project_id, r.array_number::text AS array, r.name, r.mail_types,
         r.time_limit_seconds AS limit_s,
         100 * (extract(epoch FROM %(now)s - a.started_at) - a.suspended_ms / 1000.0) / r.time_limit_seconds AS passed
     FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
@@ -71,7 +72,8 @@ ORDER BY id, share LIMIT %(batch)s
 """
 #: The same as `scheduler.deadlines.outlook` says of jobs that have a deadline ahead.
 _LATE: Final = """
-SELECT 'late:' || j.number AS key, j.number, j.user_id, j.project_id, r.array_id::text AS array, r.name, r.mail_types,
+SELECT 'late:' || j.number AS key, j.number, j.user_id, j.project_id, r.array_number::text AS array, r.name,
+    r.mail_types,
     r.deadline_at AS deadline
 FROM scheduler_job j JOIN scheduler_jobrequest r ON r.number = j.number
     LEFT JOIN scheduler_startforecast f ON f.job_id = j.number AND j.state = 'queued'
@@ -85,7 +87,7 @@ WHERE j.check_at IS NOT NULL AND j.outcome IS NULL AND r.deadline_at > %(now)s
 ORDER BY j.number LIMIT %(batch)s
 """
 _IDLE: Final = """
-SELECT 'idle:' || a.id AS key, j.number, j.user_id, j.project_id, r.array_id::text AS array, r.name, r.mail_types,
+SELECT 'idle:' || a.id AS key, j.number, j.user_id, j.project_id, r.array_number::text AS array, r.name, r.mail_types,
     sum(t.gpu_busy_ms) * 100 / sum(t.gpu_watched_ms) AS percent, max(t.gpu_watched_ms) / 60000 AS minutes
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id

@@ -13,9 +13,9 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
+from infra.db.commit_order import largest_of, settled_up_to
 from notifications.models import Cursor
 from notifications.services import job_events
-from notifications.services.commit_order import largest_of, settled_up_to
 from notifications.services.occurrences import take_in
 from notifications.services.other_events import STREAMS, Stream
 

@@ -39,7 +39,7 @@ _READ: Final = """
 SELECT e.id, e.kind, e.at, e.because, e.actor_id, e.details ? 'retry_seconds' AS again,
     e.details ? 'node' AS on_a_node, e.details->>'stop_reason' AS stop_reason, e.details::text AS details,
     j.started_at,
-    j.number, j.user_id, j.project_id, r.array_id::text AS array, r.name, r.mail_types
+    j.number, j.user_id, j.project_id, r.array_number::text AS array, r.name, r.mail_types
 FROM scheduler_jobevent e
     JOIN scheduler_job j ON j.number = e.job_id JOIN scheduler_jobrequest r ON r.number = e.job_id
 WHERE e.id > %(after)s AND e.id <= %(until)s AND (

@@ -8,7 +8,6 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api.etags import IF_MATCH, etag, expected
@@ -18,7 +17,7 @@ from accounts.api.serializers import StrictSerializer
 from accounts.models import Organization
 from accounts.selectors import project_by_ref, visible_projects
 from infra.api.fields import ChoiceField
-from infra.api.rest import check_known
+from infra.api.views import ApiView
 from infra.errors import FieldProblem, InvalidInput, NotFound
 from infra.plain_text import reason_of
 from quotas.core.periods import Period
@@ -95,13 +94,13 @@ class BudgetConflictSerializer(serializers.Serializer[Any]):
 STALE = OpenApiResponse(BudgetConflictSerializer, "Changed since you read it.")
 
 
-class BudgetsView(APIView):
+class BudgetsView(ApiView):
     required_scopes = {"GET": "quota:read", "POST": "quota:write"}
+    location = "/api/v1/quotas/budgets/{id}"
     schema_tags = ["quota"]
 
     @extend_schema(responses=BudgetSerializer(many=True), summary="Budgets that apply to your projects")
     def get(self, request: Request) -> Response:
-        check_known(request)
         everything = permissions.sees_everything(person(request))
         states = budget_states(None if everything else visible_projects(person(request)))
         return Response({"results": BudgetSerializer(states, many=True).data})
@@ -134,7 +133,7 @@ class BudgetsView(APIView):
         return _answer(budget, status=201)
 
 
-class BudgetView(APIView):
+class BudgetView(ApiView):
     required_scopes = {"GET": "quota:read", "PATCH": "quota:write", "DELETE": "quota:write"}
     schema_tags = ["quota"]
 

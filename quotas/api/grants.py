@@ -8,7 +8,6 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api.once import KEY, once
@@ -16,7 +15,8 @@ from accounts.api.person import person
 from accounts.api.serializers import StrictSerializer
 from accounts.selectors import project_by_ref
 from infra.api.fields import ChoiceField
-from infra.api.rest import NewestFirst, bad_choice, check_known
+from infra.api.rest import NewestFirst, bad_choice
+from infra.api.views import ApiView
 from infra.errors import FieldProblem, InvalidInput, NotFound
 from quotas.core.resources import MAX_AMOUNT
 from quotas.models import Grant, GrantState, QuotaResource
@@ -37,10 +37,10 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
         slug_field="username", read_only=True
     )
     decided_by: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
-        slug_field="username", read_only=True
+        slug_field="username", read_only=True, allow_null=True
     )
     seconded_by: serializers.SlugRelatedField[Any] = serializers.SlugRelatedField(
-        slug_field="username", read_only=True
+        slug_field="username", read_only=True, allow_null=True
     )
     renews = serializers.IntegerField(source="renews_id", allow_null=True, read_only=True)
 
@@ -114,8 +114,11 @@ class ImpactSerializer(serializers.Serializer[Impact]):
     sentences = serializers.ListField(child=serializers.CharField())
 
 
-class GrantsView(APIView):
+class GrantsView(ApiView):
     required_scopes = {"GET": "quota:read", "POST": "quota:write"}
+    pagination_class = NewestFirst
+    counted = True
+    location = "/api/v1/quotas/requests/{id}"
     schema_tags = ["quota"]
 
     @extend_schema(
@@ -127,7 +130,6 @@ class GrantsView(APIView):
         summary="Quota requests, newest first",
     )
     def get(self, request: Request) -> Response:
-        check_known(request, "project", "state")
         if request.query_params.get("state", "") not in ("", *GrantState.values):
             raise bad_choice("state", GrantState.values)
         rows = visible_grants(person(request))
@@ -167,7 +169,7 @@ class GrantsView(APIView):
         return Response(GrantSerializer(grant).data, status=status.HTTP_201_CREATED)
 
 
-class GrantView(APIView):
+class GrantView(ApiView):
     required_scopes = {"GET": "quota:read"}
     schema_tags = ["quota"]
 
@@ -176,7 +178,7 @@ class GrantView(APIView):
         return Response(GrantSerializer(grant_by_id(person(request), grant_id)).data)
 
 
-class GrantVerbView(APIView):
+class GrantVerbView(ApiView):
     """approve, second and decline are for operators, withdraw for leads of the project."""
 
     required_scopes = {"POST": "quota:write"}
@@ -222,7 +224,7 @@ def _only(data: dict[str, Any], known: tuple[str, ...]) -> None:
         raise InvalidInput(problems[0].message, problems=problems)
 
 
-class ImpactView(APIView):
+class ImpactView(ApiView):
     required_scopes = {"GET": "quota:read"}
     schema_tags = ["quota"]
 

@@ -8,7 +8,6 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api import etags
@@ -19,7 +18,8 @@ from accounts.api.serializers import StrictSerializer
 from accounts.models import Organization, Project, User
 from accounts.selectors import project_by_ref, visible_users
 from infra.api.fields import ChoiceField
-from infra.api.rest import NewestFirst, bad_choice, check_known
+from infra.api.rest import NewestFirst, bad_choice
+from infra.api.views import ApiView
 from infra.errors import FieldProblem, InvalidInput, NotFound
 from infra.plain_text import reason_of
 from quotas.core.resources import MAX_AMOUNT
@@ -28,7 +28,6 @@ from quotas.selectors.limits import line_by_id, visible_lines
 from quotas.selectors.quota_status import line_states, lines_on_path
 from quotas.services.quota_lines import MOST_SECONDS, Subject, remove_line, set_line
 
-FILTERS: Final = ("path", "project", "organization", "user", "resource", "gpu_model", "job_type")
 REASON: Final = "Reason; recorded in the audit trail."
 
 
@@ -122,8 +121,11 @@ STALE: Final = OpenApiResponse(LineConflictSerializer, "Changed since you read i
 THERE: Final = OpenApiResponse(LineConflictSerializer, "The limit exists already; both values.")
 
 
-class LinesView(APIView):
+class LinesView(ApiView):
     required_scopes = {"GET": "quota:read", "POST": "quota:write"}
+    pagination_class = NewestFirst
+    counted = True
+    location = "/api/v1/quotas/lines/{id}"
     schema_tags = ["quota"]
 
     @extend_schema(
@@ -146,7 +148,6 @@ class LinesView(APIView):
     )
     def get(self, request: Request) -> Response:
         query = request.query_params
-        check_known(request, *FILTERS)
         if query.get("resource", "") not in ("", *QuotaResource.values):
             raise bad_choice("resource", QuotaResource.values)
         if query.get("path"):
@@ -187,7 +188,7 @@ class LinesView(APIView):
         return _answer(line, status=201)
 
 
-class LineView(APIView):
+class LineView(ApiView):
     required_scopes = {"GET": "quota:read", "PATCH": "quota:write", "DELETE": "quota:write"}
     schema_tags = ["quota"]
 

@@ -8,13 +8,13 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api.person import person
-from infra.api.rest import NewestFirst, check_known
+from infra.api.rest import NewestFirst
+from infra.api.views import ApiView
 from infra.errors import NotAllowed
-from quotas.models import DriftFinding, Notice
+from quotas.models import DriftFinding
 from quotas.services.alerts import read_notice, unread_notices
 
 
@@ -29,11 +29,7 @@ class NoticeSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     created_at = serializers.DateTimeField()
     read_at = serializers.DateTimeField(allow_null=True)
-    alerts = serializers.SerializerMethodField()
-
-    @extend_schema(responses=AlertSerializer(many=True))
-    def get_alerts(self, notice: Notice) -> list[dict[str, Any]]:
-        return list(AlertSerializer(notice.alerts.all(), many=True).data)
+    alerts = AlertSerializer(many=True)
 
 
 class DriftFindingSerializer(serializers.Serializer[DriftFinding]):
@@ -50,7 +46,7 @@ class DriftFindingSerializer(serializers.Serializer[DriftFinding]):
     reason = serializers.CharField()
 
 
-class NoticesView(APIView):
+class NoticesView(ApiView):
     required_scopes = {"GET": "quota:read"}
     schema_tags = ["quota"]
 
@@ -59,7 +55,7 @@ class NoticesView(APIView):
         return Response({"results": NoticeSerializer(unread_notices(person(request)), many=True).data})
 
 
-class NoticeReadView(APIView):
+class NoticeReadView(ApiView):
     required_scopes = {"POST": "quota:read"}
     schema_tags = ["quota"]
 
@@ -68,8 +64,9 @@ class NoticeReadView(APIView):
         return Response(NoticeSerializer(read_notice(notice_id=notice_id, by=person(request))).data)
 
 
-class DriftView(APIView):
+class DriftView(ApiView):
     required_scopes = {"GET": "quota:read"}
+    pagination_class = NewestFirst
     schema_tags = ["quota"]
 
     @extend_schema(
@@ -77,7 +74,6 @@ class DriftView(APIView):
         summary="Counter drift that the reconciler found; operators and auditors only",
     )
     def get(self, request: Request) -> Response:
-        check_known(request)
         if not (permissions.may(request.user, "operate") or permissions.may(request.user, "audit")):
             raise NotAllowed(
                 "Only operators and auditors see drift.", way_out="Ask an operator of this site."

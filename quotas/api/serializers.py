@@ -193,7 +193,9 @@ class QuotaChangesSerializer(StrictSerializer):
     enforce_quota = serializers.BooleanField(required=False)
     provider = ChoiceField(choices=Provider.choices, required=False)
     lines = LineChangesSerializer(many=True, required=False)
-    reason = serializers.CharField(max_length=1000, help_text="Reason; recorded in the audit trail.")
+    reason = serializers.CharField(
+        max_length=1000, default="changed over the API", help_text="Reason; recorded in the audit trail."
+    )
 
 
 def changes_from(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -8,11 +8,11 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api.serializers import StrictSerializer
 from infra.api.fields import ChoiceField
+from infra.api.views import ApiView
 from infra.errors import InvalidInput
 from quotas.core.decay import MODES
 from quotas.models import FairShareRules
@@ -121,7 +121,7 @@ IF_MATCH = OpenApiParameter(
 )  # fmt: skip
 
 
-class ShareRulesView(APIView):
+class ShareRulesView(ApiView):
     """How past use counts, on this site."""
 
     required_scopes = {"GET": "quota:read", "PATCH": "quota:write", "DELETE": "quota:write"}
@@ -153,14 +153,17 @@ class ShareRulesView(APIView):
 
     @extend_schema(
         operation_id="share_rules_reset",
-        parameters=[IF_MATCH],
+        parameters=[
+            IF_MATCH,
+            OpenApiParameter("reason", str, description="Required, here or in a JSON body."),
+        ],
         request=RulesResetSerializer,
-        responses=ShareRulesSerializer,
+        responses={200: ShareRulesSerializer},
         summary="Put the rules of the settings in force again, with a reason (operators)",
     )
     def delete(self, request: Request) -> Response:
         permissions.require(request.user, "operate")
-        asked = RulesResetSerializer(data=request.data)
+        asked = RulesResetSerializer(data=request.data or request.query_params.dict())
         asked.is_valid(raise_exception=True)
         reset_share_rules(
             by=request.user,  # type: ignore[arg-type]
@@ -170,7 +173,7 @@ class ShareRulesView(APIView):
         return _answer()
 
 
-class ShareRulesPreviewView(APIView):
+class ShareRulesPreviewView(ApiView):
     """What other rules would change."""
 
     required_scopes = {"POST": "quota:read"}

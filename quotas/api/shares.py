@@ -8,11 +8,11 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts.api.serializers import StrictSerializer
 from accounts.models.project import SHARE_RANGE
 from infra.api.fields import ChoiceField
+from infra.api.views import ApiView
 from infra.errors import InvalidInput
 from quotas.core.decay import MODES, Decay
 from quotas.selectors.fair_share_report import ShareLine, Standing, standing
@@ -107,7 +107,7 @@ class ShareSerializer(serializers.Serializer[Any]):
     share_hard_percent = serializers.IntegerField(allow_null=True, required=False)
 
 
-class SharesView(APIView):
+class SharesView(ApiView):
     """The tree of shares."""
 
     required_scopes = {"GET": "quota:read"}
@@ -139,7 +139,7 @@ IF_MATCH = OpenApiParameter(
 )
 
 
-class ShareView(APIView):
+class ShareView(ApiView):
     """One share, for those who may edit it."""
 
     required_scopes = {"GET": "quota:read", "PATCH": "quota:write"}

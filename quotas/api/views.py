@@ -5,7 +5,6 @@ from __future__ import annotations
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from accounts import permissions
 from accounts.api import etags
@@ -13,6 +12,7 @@ from accounts.api.etags import IF_MATCH
 from accounts.api.person import person
 from accounts.models import Project
 from accounts.selectors import project_by_ref
+from infra.api.views import ApiView
 from quotas.api.serializers import (
     QuotaChangesSerializer,
     QuotaSerializer,
@@ -30,7 +30,7 @@ from quotas.services.providers import exchange_quota, repair_provider
 PROJECT = OpenApiParameter("project_id", str, OpenApiParameter.PATH, description="The project's id or slug.")
 
 
-class QuotaView(APIView):
+class QuotaView(ApiView):
     """The quota of a project and its usage."""
 
     required_scopes = {"GET": "quota:read", "PATCH": "quota:write"}
@@ -64,7 +64,7 @@ class QuotaView(APIView):
         return _answer(project, sheet)
 
 
-class QuotaSyncView(APIView):
+class QuotaSyncView(ApiView):
     """Recount the usage of a project, repair its counters, and compare with the external provider, if any."""
 
     required_scopes = {"POST": "quota:write"}
@@ -86,7 +86,7 @@ class QuotaSyncView(APIView):
         return Response(body, headers={"ETag": etag(sheet)})
 
 
-class QuotaRepairView(APIView):
+class QuotaRepairView(ApiView):
     """Overwrite the limits at an external provider with those of Muster."""
 
     required_scopes = {"POST": "quota:write"}

@@ -9,6 +9,8 @@ the lower one; so a group's standing is its own, and cannot be spoilt or bought 
 Going down the tree in that order gives every leaf a place, and its factor is the part of all leaves that are
 not before it: 1 for the first, 1/n for the last. Equals share a place: two tied groups are looked at as one,
 their children side by side. Who has used nothing goes before all who have.
+
+Product: `entitled / (usage + 1.0)`, where entitled is the product of the S from the root down to a person.
 """
 
 from __future__ import annotations
@@ -129,6 +131,18 @@ def fair_tree(parent: Ints, weight: Ints, used: Floats) -> Standings:
         np.minimum.at(ahead, parent[nodes], ahead[nodes])
     factor = (leaves - ahead) * STEPS // max(leaves, 1)
     return Standings(share, total, ratio, entitled, level_share, ahead, factor, leaves)
+
+
+def product_factors(standings: Standings) -> Ints:
+    """By shares multiplied down the tree: entitled / (use in GPU-hours + 1.0), in millionths of the largest.
+
+    The flat formula with the product of all normalised sibling weights as the weight. A person's own use counts, not
+    that of the siblings or of the groups above.
+    """
+    value = flat_share(standings.entitled, standings.used / 3600)
+    best = float(value.max(initial=0.0))
+    factors: Ints = (value / best * STEPS).astype(np.int64) if best else np.zeros(len(value), dtype=np.int64)
+    return factors
 
 
 def _depths(parent: Ints) -> Ints:

@@ -203,7 +203,7 @@ class ReasonForm(forms.Form):
 
 
 class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that asks why, and notices when somebody else has changed the row meanwhile."""
+    """A form that asks why, and notices when somebody else has changed one of its fields since."""
 
     reason = forms.CharField(
         max_length=200,
@@ -217,23 +217,21 @@ class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.instance.pk is not None:
-            self._now = settings_of(type(self.instance)._default_manager.get(pk=self.instance.pk))
+            row = settings_of(type(self.instance)._default_manager.get(pk=self.instance.pk))
+            # What jobs and agents change of a row says nothing about this form.
+            self._now = {name: value for name, value in row.items() if name in self.fields}
             self.fields["seen"].initial = _digest(self._now)
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
         seen = cleaned.get("seen")
         if self.instance.pk is not None and seen and seen != _digest(self._now):
-            shown = {
-                name: value
-                for name, value in self._now.items()
-                if name in self.fields and name in self.changed_data
-            }
+            shown = {name: value for name, value in self._now.items() if name in self.changed_data}
             now = (
                 "; ".join(f"{name} is now {value}" for name, value in shown.items()) or "other fields differ"
             )
             raise forms.ValidationError(
-                f"Changed meanwhile: {now}. Open the page again and repeat your change."
+                f"Changed since you opened the page: {now}. Open the page again and repeat your change."
             )
         return cleaned
 

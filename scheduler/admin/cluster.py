@@ -19,6 +19,7 @@ from accounts.admin.base import table
 from accounts.models import User
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.admin.base import FactsAdmin, FactsInline, LongTable, SettingsAdmin, SettingsForm, Verb
+from scheduler.backends.registry import installed
 from scheduler.models import (
     Allocation,
     Cluster,
@@ -31,6 +32,7 @@ from scheduler.models import (
     Reservation,
     UnknownTask,
 )
+from scheduler.models.cluster import BackendKind
 from scheduler.services.cluster.nodes import cordon_node, drain_node, issue_join_token, uncordon_node
 from scheduler.services.cluster.reservations import cancel_reservation, reserve
 from scheduler.services.cluster.settings import (
@@ -41,8 +43,27 @@ from scheduler.services.cluster.settings import (
 )
 
 
+class ClusterForm(SettingsForm):
+    """Offers the backends that are installed."""
+
+    class Meta:
+        model = Cluster
+        fields = ("slug", "name", "backend", "profile", "cpu_overcommit_percent", "memory_overcommit_percent")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        there = installed()
+        field = self.fields["backend"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(name, label) for name, label in BackendKind.choices if name in there]
+        field.error_messages["invalid_choice"] = (
+            f"The backend %(value)s is not installed; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}."
+        )
+
+
 @admin.register(Cluster)
 class ClusterAdmin(SettingsAdmin):
+    form = ClusterForm
     list_display = ("name", "slug", "backend", "node_count", "state", "profile", "overcommit")
     ordering = ("id",)  # said here: a model's own order is lost where rows are counted along
     list_select_related = ("profile",)
@@ -87,7 +108,7 @@ class ClusterAdmin(SettingsAdmin):
 
 @admin.register(PolicyFault)
 class PolicyFaultAdmin(FactsAdmin):
-    """Plugins out of use, and profiles that cannot be followed; deleting a row puts the plugin back into use."""
+    """Plugins and rules out of use, and profiles that cannot be followed; deleting a row puts them back into use."""
 
     list_display = ("subject", "cluster", "reason", "began_at")
     list_select_related = ("cluster",)

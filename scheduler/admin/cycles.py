@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -73,7 +74,7 @@ class CycleAdmin(LongTable):
     fieldsets = (
         (None, {"fields": ("id", "cluster", "started_at", "trigger", "fencing_token")}),
         ("Counts and times", {"fields": (COUNTS, TIMES)}),
-        ("Snapshot", {"fields": ("saw", "policy_words")}),
+        ("Snapshot", {"fields": ("saw", "policy_words", "rules_in_force")}),
         ("Starts", {"fields": ("starts",)}),
         ("Pending jobs and reasons", {"fields": ("waits",)}),
         ("Refused on apply", {"fields": ("refusals",)}),
@@ -85,6 +86,7 @@ class CycleAdmin(LongTable):
         "apply",
         "saw",
         "policy_words",
+        "rules_in_force",
         "starts",
         "waits",
         "refusals",
@@ -161,6 +163,19 @@ class CycleAdmin(LongTable):
         ties = ", ".join(policy.tie_breakers) or "none"
         strict = ", strict order" if policy.strict_order else ""
         return f"{policy.name}, placement {policy.placement}, tie-breakers {ties}{strict}"
+
+    @display(description="Rules in force")
+    def rules_in_force(self, cycle: Cycle) -> str:
+        return (
+            "; ".join(
+                (f"{one['rule']}" if one["rule"] else "none")
+                + f" of profile {one['profile']}"
+                + (f", for queue {one['queue_id']}" if one["queue_id"] else "")
+                + f", since {datetime.fromtimestamp(one['since_ms'] / 1000, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
+                for one in cycle.rules
+            )
+            or "–"
+        )  # no profile has rules
 
     @display(description="Starts")
     def starts(self, cycle: Cycle) -> Any:

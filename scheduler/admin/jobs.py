@@ -153,7 +153,7 @@ class JobAdmin(LongTable):
         ("Where", {"fields": ("node_selector", "tolerations", "affinity", "labels")}),
         ("When", {"fields": WHEN}),
         ("Result", {"fields": ENDED}),
-        ("Array", {"fields": ("array_id", "array_index", "array_max_running")}),
+        ("Array", {"fields": ("array_number", "array_index", "array_max_running")}),
     )
     readonly_fields = ("shown_state", "asks", "storage", "env_names", "time_limit", "page")
     verbs = {

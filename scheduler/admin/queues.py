@@ -14,6 +14,8 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from scheduler.admin.base import SettingsAdmin, SettingsForm, Verb
+from scheduler.core.adaptive.reading import read_time_zone
+from scheduler.core.adaptive.rules import MEASURES
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.placement.plugins import PluginError, resolve
 from scheduler.core.policy import ISOLATION, OPTIONS, Policy, options_of
@@ -21,7 +23,7 @@ from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cluster.named_rows import WAY_OUT, ignored_in_queue
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
-from scheduler.services.planning.profiles import class_begins
+from scheduler.services.planning.profiles import class_begins, ruled_policy
 from scheduler.services.submission.job_spec import MAX_ASSEMBLY_SECONDS
 from scheduler.state.load.cluster_rows import OF_PREEMPTION, TIE_BREAKERS, preemption_of
 
@@ -190,15 +192,22 @@ def _whole_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(type(one) is int for one in value.values())
 
 
+def _objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
 def _object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
 _SHAPES: Final = {
     "tie_breakers": _Shape([], _texts, f"A list of names out of {', '.join(sorted(TIE_BREAKERS))}."),
-    "score_weights": _Shape({}, _whole_numbers, 'An object of whole numbers, such as {"gpu_fit": 3}.'),
+    "score_weights": _Shape(
+        {}, _whole_numbers, 'An object of whole numbers, such as {"placement_quality": 3}.'
+    ),
     "plugins": _Shape([], _texts, "A list of plugin names."),
     "options": _Shape({}, _object, 'An object, such as {"backfill_promises": 16}.'),
+    "rules": _Shape([], _objects, "A list of objects, each with a name, when it applies and what it sets."),
     "preemption": _Shape({}, _object, 'An object, such as {"grace_seconds": 120}.'),
 }
 
@@ -217,20 +226,33 @@ def _policy(values: Mapping[str, Any]) -> Policy:
     )
 
 
+RULES_HELP: Final = (
+    "Rules that choose order, placement and weights; the first that applies is in force, else the profile's own "
+    'settings. Each is an object such as {"name": "night", "when": {"times": ["22:00-06:00"]}, "policy": "sjf"}. '
+    f"When: times, weekdays, {', '.join(MEASURES)}, the last with at_least, at_most and leave (and gpus, for a large "
+    "job). Sets: policy, tie_breakers, factors, placement, score_weights. In the profile of a queue, jobs of the queue "
+    "are counted."
+)
+
+
 class ProfileForm(SettingsForm):
     """Refuses what a planner could not follow: a broken profile would stop every cycle of its cluster."""
 
     class Meta:
         model = SchedulerProfile
         fields = ("name", "policy", "tie_breakers", "strict_order", "placement", "score_weights", "plugins",
-                  "backfill", "options", "preemption_enabled", "preemption")  # fmt: skip
+                  "backfill", "options", "preemption_enabled", "preemption", "rules", "rule_hold_seconds",
+                  "rule_time_zone")  # fmt: skip
         help_texts = {
             "tie_breakers": f"Tie-breakers, a list out of {', '.join(sorted(TIE_BREAKERS))}.",
             "strict_order": "Later jobs wait until every earlier one has started.",
             "options": 'Further options by name, such as {"backfill_promises": 16}; out of '
             f"{', '.join((*OPTIONS, ISOLATION))}.",
-            "score_weights": 'Weights of sub-scores, such as {"gpu_fit": 3}; empty: those of the placement.',
+            "score_weights": 'Weights of sub-scores, such as {"placement_quality": 3}; empty: those of the placement.',
             "plugins": "A list of the names of installed plugins, in order.",
+            "rules": RULES_HELP,
+            "rule_hold_seconds": "How long the choice of a rule is kept at least, so that the order does not flap.",
+            "rule_time_zone": "By which clock rules read times and weekdays, such as Europe/Berlin.",
             "backfill": "How jobs may pass others that wait; the profile of the cluster decides, so choose none, or "
             "the cluster's, in the profile of a queue.",
             "preemption_enabled": "Whether jobs may be stopped for others; the profile of the cluster decides.",
@@ -239,11 +261,15 @@ class ProfileForm(SettingsForm):
         }
         widgets = {
             name: UnfoldAdminTextareaWidget(attrs={"rows": 3})
-            for name in ("tie_breakers", "options", "score_weights", "plugins", "preemption")
+            for name in ("tie_breakers", "options", "score_weights", "plugins", "preemption", "rules")
         }
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
+        try:
+            read_time_zone(cleaned.get("rule_time_zone") or "")
+        except ValueError as error:
+            self.add_error("rule_time_zone", f"{str(error)[:1].upper()}{str(error)[1:]}.")
         given = {name: cleaned.get(name) or shape.empty for name, shape in _SHAPES.items()}
         for name, shape in _SHAPES.items():
             if not shape.fits(given[name]):
@@ -252,7 +278,12 @@ class ProfileForm(SettingsForm):
             return cleaned
         try:
             preemption_of(True, given["preemption"])
-            resolve(_policy({**cleaned, **given}), installed_plugins())
+            policy = ruled_policy(
+                _policy({**cleaned, **given}), profile=cleaned["name"], rules=given["rules"],
+                time_zone=cleaned["rule_time_zone"], hold_seconds=cleaned["rule_hold_seconds"],
+            )  # fmt: skip
+            for variant in policy.variants():
+                resolve(variant, installed_plugins())
         except (ValueError, PluginError) as error:
             raise forms.ValidationError(f"Not a valid policy: {error}.") from error
         self._refuse_what_queues_ignore({**cleaned, **given})
@@ -283,7 +314,8 @@ class SchedulerProfileAdmin(SettingsAdmin):
     readonly_fields = ("version", "updated_at")
     fields = (
         "name", "policy", "tie_breakers", "strict_order", "placement", "backfill", "options", "score_weights",
-        "plugins", "preemption_enabled", "preemption", "version", "updated_at", "reason", "seen",
+        "plugins", "preemption_enabled", "preemption", "rules", "rule_hold_seconds", "rule_time_zone",
+        "version", "updated_at", "reason", "seen",
     )  # fmt: skip
     site_verb = "administer"
     removable = True

@@ -23,7 +23,7 @@ from scheduler.agent.server.address import AddressFile, fixed
 from scheduler.agent.server.backoff import Backoff
 from scheduler.agent.server.client import Refused, ServerClient, ServerUnreachable
 from scheduler.agent.server.identity import Identity
-from scheduler.agent.server.log_upload import LogUploader
+from scheduler.agent.server.log_upload import LogUploader, has_unsent_ends
 from scheduler.agent.server.results_service import ResultsService
 from scheduler.agent.server.stream import Stream, StreamClient
 from scheduler.agent.server.websocket import WebSocket
@@ -38,6 +38,9 @@ from scheduler.agent.tasks.usage import UsageSampler
 LINGER_SECONDS: Final = 0.01
 MAX_REPORTS: Final = 500
 LOG_SECONDS: Final = 0.25
+#: How long the report of an end waits for the last output of its task to reach the server, and how often it looks.
+LOGS_FIRST_SECONDS: Final = 2.0
+LOGS_FIRST_STEP_SECONDS: Final = 0.01
 #: How often the folder of kept results is looked at.
 RESULTS_SECONDS: Final = 0.5
 #: Checkpoints that are sent at a time: a large one does not keep a small one waiting.
@@ -98,6 +101,8 @@ class Agent:
         self._address = self._address_file or fixed(settings.server)
         self._stream = Stream(self._open_stream)
         self._server_answers = True
+        #: Set where the last output of a task is wanted before the next turn of `logs`.
+        self._logs_wanted = threading.Event()
         #: Our portal is gone, and we have no task: we end, and the next portal starts an agent of its own.
         self._abandoned = False
 
@@ -259,7 +264,9 @@ class Agent:
             if not self.identity.key or not self.table.has_pending_reports():
                 self.stopping.wait(0 if self.identity.key else 0.2)
                 continue
+            self._logs_wanted.set()
             time.sleep(LINGER_SECONDS)
+            self._let_output_go_first()
             try:
                 self._send_reports(client)
                 backoff.succeeded()
@@ -268,6 +275,17 @@ class Agent:
             except Refused as error:
                 say(f"a report was refused: {error}")
                 backoff.wait(self.stopping)
+
+    def _let_output_go_first(self) -> None:
+        """Wait, for a moment, until the server has the last output of the tasks whose end is about to be reported.
+
+        So the log of a job that has just ended is whole. Of a task with more output than one chunk left the end does
+        not wait: readers of its log see how much is awaited.
+        """
+        until = time.monotonic() + LOGS_FIRST_SECONDS
+        while has_unsent_ends(self.table) and time.monotonic() < until and not self.stopping.is_set():
+            self._logs_wanted.set()
+            time.sleep(LOGS_FIRST_STEP_SECONDS)
 
     def _send_reports(self, client: ServerClient) -> None:
         reports, versions = self.table.pending_reports(MAX_REPORTS)
@@ -300,7 +318,8 @@ class Agent:
                 continue
             if not uploaded.more:
                 uploader.truncate_capped()
-                self.stopping.wait(LOG_SECONDS)
+                self._logs_wanted.wait(LOG_SECONDS)
+                self._logs_wanted.clear()
 
     # ------------------------------------------------------------ results
 

@@ -105,8 +105,16 @@ class Assignment(TypedDict):
     #: Of an elastic job: the least and the most tasks that it may have.
     least_tasks: NotRequired[int]
     most_tasks: NotRequired[int]
+    #: The number of the array, which is that of its first job.
     array_id: NotRequired[str]
     array_index: NotRequired[int]
+    #: The cluster, and the machine of the portal that took the job.
+    cluster: NotRequired[str]
+    submit_host: NotRequired[str]
+    #: The number of tasks on each node of `node_names`, and the ranks and devices of the job's tasks on this one.
+    node_tasks: NotRequired[list[int]]
+    node_ranks: NotRequired[list[int]]
+    node_devices: NotRequired[list[int]]
     #: Of a job that runs several elements of its array; `command` then says that the agent is too old to know this.
     elements: NotRequired[ElementsToRun]
     #: Of a job that makes checkpoints; `restore`: an earlier attempt may have made one.

@@ -10,10 +10,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from infra.api.rest import NewestFirst, check_known
+from infra.api.rest import NewestFirst, both_ways
 from infra.errors import NotFound
-from scheduler.api.base import ApiView, body_of, once, person
-from scheduler.api.jobs import reason_of
+from scheduler.api.base import REASON, ApiView, body_of, once, person, reason_of
 from scheduler.api.serializers import moment
 from scheduler.models import Dataset
 from scheduler.selectors import visible_datasets
@@ -55,13 +54,14 @@ class Datasets(ApiView):
     queryset = Dataset.objects.none()
     serializer_class = DatasetSerializer
     pagination_class = NewestFirst
+    orderings = both_ways(name="name")
+    counted = True
     required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}
     schema_tags = ["datasets"]
 
     @extend_schema(operation_id="datasets_list", responses=DatasetSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Declared datasets of your projects."""
-        check_known(request)
         page = self.paginate_queryset(visible_datasets(person(request)))
         return self.get_paginated_response(DatasetSerializer(page, many=True).data)
 
@@ -97,7 +97,7 @@ class DatasetDetail(ApiView):
         """One dataset."""
         return Response(DatasetSerializer(self.find(request, number)).data)
 
-    @extend_schema(operation_id="datasets_withdraw", responses=DatasetSerializer)
+    @extend_schema(operation_id="datasets_withdraw", parameters=[REASON], responses={200: DatasetSerializer})
     def delete(self, request: Request, number: int) -> Response:
         """Withdraw data; jobs whose dependency was already satisfied are not affected."""
         row = self.find(request, number)

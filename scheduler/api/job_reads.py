@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Q
 from django.http import HttpResponse
@@ -31,7 +33,7 @@ from scheduler.services.jobs.logs import MERGED, STREAMS, read_log
 from scheduler.services.jobs.usage import STEP_SECONDS, usage_of
 from scheduler.services.planning.explain import explain_job
 from scheduler.services.planning.job_preview import preview_job
-from scheduler.services.submission.fields_dependencies import job_ref
+from scheduler.services.submission.fields_dependencies import ElementRef, job_ref
 
 MAX_LOG_BYTES = 1024 * 1024
 
@@ -445,7 +447,10 @@ class JobStates(ApiView):
         operation_id="jobs_states",
         parameters=[
             OpenApiParameter(
-                "ids", str, required=True, description="Numbers or ids, joined by commas; up to 1000."
+                "ids",
+                str,
+                required=True,
+                description="Numbers, ids or elements (123_3), joined by commas; up to 1000.",
             )
         ],
         responses=JobStatesSerializer,
@@ -457,9 +462,13 @@ class JobStates(ApiView):
         if not refs or len(refs) > self.MOST or None in refs:
             raise bad_query("ids", f"Must be 1 to {self.MOST} job numbers or ids, joined by commas.")
         numbers = [ref for ref in refs if isinstance(ref, int)]
-        uuids = [ref for ref in refs if ref is not None and not isinstance(ref, int)]
+        uuids = [ref for ref in refs if isinstance(ref, UUID)]
+        elements = [ref for ref in refs if isinstance(ref, ElementRef)]
         rows = visible_jobs(person(request)).select_related(None).order_by("number")
-        rows = rows.filter(Q(number__in=numbers) | Q(uuid__in=uuids))
+        wanted = Q(number__in=numbers) | Q(uuid__in=uuids)
+        for array, indices in groupby(sorted(elements), key=lambda element: element.array):
+            wanted |= Q(array_number=array, array_index__in=[element.element for element in indices])
+        rows = rows.filter(wanted)
         results: list[dict[str, Any]] = [
             {
                 "id": str(uuid),

@@ -10,13 +10,20 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api import etags
+from accounts.api.etags import IF_MATCH
 from accounts.api.once import KEY
-from infra.api.rest import NewestFirst
+from infra.api.rest import NewestFirst, both_ways
 from infra.errors import FieldProblem, InvalidInput
-from infra.plain_text import line_problem
-from scheduler.api.base import ApiView, body_of, once, person
+from scheduler.api.base import MAX_REASON, ApiView, body_of, once, person, reason_of, text_of
 from scheduler.api.filters import JobFilter, filtered
-from scheduler.api.serializers import JobRequestSerializer, JobRowSerializer, JobSerializer, whole_job
+from scheduler.api.serializers import (
+    JobChangeSerializer,
+    JobRequestSerializer,
+    JobRowSerializer,
+    JobSerializer,
+    whole_job,
+)
 from scheduler.core.lifecycle import PUBLIC, ElementState
 from scheduler.job_lists import MOST_COUNTED, Count, how_many, job_rows, with_relations
 from scheduler.models import Job
@@ -28,6 +35,8 @@ from scheduler.selectors import (
     visible_jobs,
     with_allocations,
 )
+from scheduler.services.changes.arrays import act_on_array, overview
+from scheduler.services.changes.change import change_job
 from scheduler.services.jobs import submit, verbs
 from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS, boost_job
 from scheduler.services.jobs.datasets import report_checkpoint
@@ -38,9 +47,6 @@ from scheduler.services.submission.fields_task import MAX_PATH
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
 from scheduler.services.submission.rules import MAX_TASKS
 from scheduler.services.submission.submitter import MAX_PRIORITY
-
-#: Why somebody does something to a job; events keep it with a few words before it.
-MAX_REASON: Final = 200
 
 
 class ReasonBodySerializer(serializers.Serializer[Any]):
@@ -75,6 +81,16 @@ def new_job(job: Job, *, waits: bool) -> dict[str, Any]:
     return whole_job(job, priority_names(), is_new=True)
 
 
+def is_whole_array(job: Job, ref: str) -> bool:
+    """Whether a job was named by the number of its array: not by its id, and not as element 123_0."""
+    return job.array_number is not None and ref == str(job.array_number)
+
+
+def job_etag(job: Job) -> str:
+    """Names what can be changed: reasons and forecasts move without it."""
+    return etags.etag("job", job.number, job.generation)
+
+
 def location_of(job: Job) -> str:
     """The address of a job in the API."""
     return f"/api/v1/jobs/{job.uuid}"
@@ -83,12 +99,12 @@ def location_of(job: Job) -> str:
 class JobPages(NewestFirst):
     """Pages of jobs, with how many there are on all of them where that was asked for."""
 
-    total: Count | None = None
+    jobs: Count | None = None
 
     def get_paginated_response(self, data: Any) -> Response:
         answer = super().get_paginated_response(data)
-        if self.total is not None:
-            answer.data |= {"count": self.total.jobs, "count_is_estimate": self.total.estimated}
+        if self.jobs is not None:
+            answer.data |= {"count": self.jobs.jobs, "count_is_estimate": self.jobs.estimated}
         return answer
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +126,8 @@ class Jobs(JobView):
     filterset_class = JobFilter
     required_scopes = {"GET": "jobs:read", "POST": "jobs:write"}
     page_ordering: tuple[str, ...] = ("-pk",)
+    orderings = both_ways(number="pk")
+    location = "/api/v1/jobs/{id}"
 
     @extend_schema(
         operation_id="jobs_list",
@@ -125,7 +143,7 @@ class Jobs(JobView):
         rows: Any = job_rows(jobs)
         page = with_relations(self.paginate_queryset(rows) or ())
         if request.query_params.get("count") == "true" and isinstance(self.paginator, JobPages):
-            self.paginator.total = how_many(jobs)
+            self.paginator.jobs = how_many(jobs)
         names = priority_names()
         return self.get_paginated_response(
             JobRowSerializer(page, many=True, context={"priority_names": names}).data
@@ -143,18 +161,34 @@ class Jobs(JobView):
         body = body_of(request)
         job = submit.submit_job(payload=body, by=person(request), via="api")
         answer = new_job(job, waits=bool(body.get("depends_on")))
-        return Response(answer, status=status.HTTP_201_CREATED, headers={"Location": location_of(job)})
+        return Response(answer, status=status.HTTP_201_CREATED)
 
 
 class JobDetail(JobView):
     """`/jobs/{id}`"""
 
-    required_scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
+    required_scopes = {"GET": "jobs:read", "PATCH": "jobs:write", "DELETE": "jobs:write"}
 
     @extend_schema(operation_id="jobs_get", responses=JobSerializer)
     def get(self, request: Request, ref: str) -> Response:
-        """One job, by id or number."""
-        return Response(self.again(request, self.find(request, ref)))
+        """One job, by id or number, or an element as 123_3. The ETag names what PATCH may compare."""
+        job = self.find(request, ref)
+        return Response(self.again(request, job), headers={"ETag": job_etag(job)})
+
+    @extend_schema(
+        operation_id="jobs_change",
+        parameters=[IF_MATCH],
+        request=JobChangeSerializer,
+        responses=JobSerializer,
+    )
+    def patch(self, request: Request, ref: str) -> Response:
+        """Change a pending job in place; of a running job the name, labels, mail and a shorter time limit."""
+        job = self.find(request, ref)
+        changes = dict(body_of(request))
+        reason = text_of(changes.pop("reason", ""))
+        seen = etags.expected(request, "job", job.number, "job")
+        job = change_job(job=job, changes=changes, by=person(request), reason=reason, seen=seen)
+        return Response(self.again(request, job), headers={"ETag": job_etag(job)})
 
     @extend_schema(
         operation_id="jobs_cancel",
@@ -165,8 +199,14 @@ class JobDetail(JobView):
         },
     )
     def delete(self, request: Request, ref: str) -> Response:
-        """Cancel a job: 200 when the job has ended, 202 while its processes are being stopped."""
-        job = verbs.cancel_job(job=self.find(request, ref), by=person(request), reason=reason_of(request))
+        """Cancel a job, or by the number of an array all elements: 202 while its processes are being stopped."""
+        job = self.find(request, ref)
+        if is_whole_array(job, ref):
+            act_on_array("cancel", job, by=person(request), reason=reason_of(request))
+            state = overview(job)
+            over = status.HTTP_200_OK if state.over == state.jobs else status.HTTP_202_ACCEPTED
+            return Response(self.again(request, job), status=over)
+        job = verbs.cancel_job(job=job, by=person(request), reason=reason_of(request))
         over = status.HTTP_200_OK if job.is_terminal else status.HTTP_202_ACCEPTED
         return Response(self.again(request, job), status=over)
 
@@ -176,28 +216,36 @@ class JobVerb(JobView):
 
     required_scopes = {"POST": "jobs:write"}
     verb = staticmethod(verbs.hold_job)
+    #: What the verb does to an array, where it is one for arrays.
+    array_verb = "hold"
 
     @extend_schema(parameters=[KEY], request=ReasonBodySerializer, responses=JobSerializer)
     @once
     def post(self, request: Request, ref: str) -> Response:
-        job = self.verb(job=self.find(request, ref), by=person(request), reason=reason_of(request))
+        job = self.find(request, ref)
+        if self.array_verb and is_whole_array(job, ref):
+            act_on_array(self.array_verb, job, by=person(request), reason=reason_of(request))
+        else:
+            job = self.verb(job=job, by=person(request), reason=reason_of(request))
         return Response(self.again(request, job))
 
 
 class HoldJob(JobVerb):
-    """Hold a pending job until it is released."""
+    """Hold a pending job until it is released; by the number of an array, all pending elements."""
 
 
 class ReleaseJob(JobVerb):
-    """Release a held job."""
+    """Release a held job; by the number of an array, all held elements."""
 
     verb = staticmethod(verbs.release_job)
+    array_verb = "release"
 
 
 class RequeueJob(JobVerb):
-    """Stop a running job and requeue it."""
+    """Stop a running job and requeue it; of an array one element."""
 
     verb = staticmethod(verbs.requeue_job)
+    array_verb = ""
 
 
 class BoostBodySerializer(serializers.Serializer[Any]):
@@ -455,22 +503,3 @@ def _refusal(error: Any) -> dict[str, Any]:
         "status": error.status,
         "error": {"code": error.code, "detail": error.message, "errors": problems},
     }
-
-
-def reason_of(request: Request) -> str:
-    """Why somebody does it: `reason` of the body or the query."""
-    body = request.data if isinstance(request.data, dict) else {}
-    unknown = [name for name in body if name != "reason"]
-    given = body.get("reason", request.query_params.get("reason", ""))
-    problem = None
-    if unknown:
-        problem = FieldProblem(
-            str(unknown[0])[:60], "There is no such field; known is reason.", "unknown-field"
-        )
-    elif not isinstance(given, str) or len(given) > MAX_REASON:
-        problem = FieldProblem("reason", f"Must be text of at most {MAX_REASON} characters.", "bad-text")
-    elif trouble := line_problem(given):
-        problem = FieldProblem("reason", trouble, "bad-text")
-    if problem is not None:
-        raise InvalidInput(message=problem.message, problems=[problem])
-    return given.strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Final
 
 import django_filters
 from django.db.models import QuerySet
@@ -13,18 +13,42 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from infra.api.rest import NewestFirst
+from infra.api.rest import NewestFirst, both_ways
 from quotas.core.gpu_models import slice_of
 from quotas.core.resources import MIB
-from scheduler.api.base import ApiView, once, person
+from scheduler.api.base import ApiView, once, person, reason_of
 from scheduler.api.filters import filtered
-from scheduler.api.jobs import ReasonBodySerializer, reason_of
+from scheduler.api.jobs import ReasonBodySerializer
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import NodeState
-from scheduler.models import Device, Node
+from scheduler.models import Device, Node, NodeScore
 from scheduler.selectors import cluster_map, node_by_ref, nodes_with_devices, visible_partitions
 from scheduler.services.cluster import nodes as services
 from scheduler.services.cluster.isolation import HOLDS, NONE, PARTIAL, STRICT, level_of
+
+
+class ObservedSerializer(serializers.Serializer[Any]):
+    reliability = serializers.IntegerField(
+        allow_null=True, help_text="0 to 100, from attempts that ended on the node lately; null: unknown."
+    )
+    performance = serializers.IntegerField(
+        allow_null=True, help_text="0 to 100; 50: as fast as other nodes of its type; null: unknown."
+    )
+    attempts = serializers.IntegerField(help_text="Attempts that ended here, the base of `reliability`.")
+    failed_starts = serializers.IntegerField(help_text="Attempts that the node could not start.")
+    lost = serializers.IntegerField(help_text="Attempts lost with the node.")
+    infrastructure = serializers.IntegerField(
+        help_text="Attempts that the agent or its supervisor process ended."
+    )
+    succeeded_elsewhere = serializers.IntegerField(
+        help_text="Attempts whose own processes failed here, and whose job succeeded on another node."
+    )
+    outages = serializers.IntegerField(help_text="Times that the node counted as lost while in service.")
+    speed_percent = serializers.IntegerField(
+        allow_null=True, help_text="Speed of comparable jobs here, in percent of that on other nodes."
+    )
+    compared_runs = serializers.IntegerField(help_text="The base of `performance`.")
+    updated_at = serializers.DateTimeField()
 
 
 class AmountSerializer(serializers.Serializer[Any]):
@@ -121,6 +145,7 @@ class NodeSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="Version of the messages that its agent sends; null before the first."
     )
     isolation = IsolationSerializer()
+    observed = ObservedSerializer(allow_null=True, help_text="Scores from past jobs; null: none yet.")
     last_seen_at = serializers.DateTimeField(allow_null=True)
     generation = serializers.IntegerField()
 
@@ -160,9 +185,22 @@ class NodeSerializer(serializers.Serializer[Any]):
             "agent_version": node.agent_version,
             "agent_protocol": node.agent_protocol,
             "isolation": isolation_of(node),
+            "observed": observed_of(node),
             "last_seen_at": moment(node.last_seen_at),
             "generation": node.generation,
         }
+
+
+#: Fields of a score that are answered as they are.
+_OBSERVED: Final = tuple(str(name) for name in ObservedSerializer._declared_fields if name != "updated_at")
+
+
+def observed_of(node: Node) -> dict[str, Any] | None:
+    """The scores of a node from what ended there, and the counts that they are from."""
+    score: NodeScore | None = getattr(node, "score", None)
+    if score is None:
+        return None
+    return {name: getattr(score, name) for name in _OBSERVED} | {"updated_at": moment(score.updated_at)}
 
 
 def isolation_of(node: Node) -> dict[str, Any]:
@@ -246,6 +284,8 @@ class Nodes(ApiView):
     filterset_class = NodeFilter
     pagination_class = NewestFirst
     page_ordering = ("pk",)
+    orderings = both_ways(name="name")
+    counted = True
     required_scopes = {"GET": "nodes:read"}
     schema_tags = ["nodes"]
 

@@ -15,10 +15,36 @@ from accounts.selectors import project_by_ref
 from accounts.services import audit
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
-from scheduler.api.queues import policy_of
+from scheduler.api.serializers import moment
 from scheduler.models import Cluster, Job
 from scheduler.selectors import visible_jobs, visible_queues
 from scheduler.services.planning.cycles import run_cycle
+from scheduler.services.planning.forecasts import accuracies
+from scheduler.services.planning.profiles import orders_in_force
+
+
+class RuleInForceSerializer(serializers.Serializer[Any]):
+    rule = serializers.CharField(help_text='"": none; the settings of the profile are in force.')
+    since = serializers.DateTimeField()
+    policy = serializers.CharField()
+    placement = serializers.CharField()
+
+
+class AccuracySerializer(serializers.Serializer[Any]):
+    """How good the predictions of a cluster were over the last days; null = nothing has been judged yet."""
+
+    cluster = serializers.CharField()
+    days = serializers.IntegerField()
+    starts = serializers.IntegerField(help_text="Starts of jobs that had a predicted range.")
+    inside_percent = serializers.IntegerField(allow_null=True, help_text="Of them, within the first range.")
+    width_seconds = serializers.IntegerField(allow_null=True, help_text="Median width of the first ranges.")
+    waited_seconds = serializers.IntegerField(
+        allow_null=True, help_text="Median wait from the prediction on."
+    )
+    runs = serializers.IntegerField(help_text="Runs without a time limit predicted from earlier runs.")
+    longer_percent = serializers.IntegerField(allow_null=True, help_text="Of them, longer than predicted.")
+    shorter_percent = serializers.IntegerField(allow_null=True, help_text="Of them, not longer.")
+    median_ratio = serializers.FloatField(allow_null=True, help_text="Predicted by real run time.")
 
 
 class SchedulerInfoSerializer(serializers.Serializer[Any]):
@@ -26,7 +52,12 @@ class SchedulerInfoSerializer(serializers.Serializer[Any]):
     quota_provider = serializers.CharField()
     active_queues = serializers.IntegerField()
     pending_jobs = serializers.IntegerField()
-    policies = serializers.DictField(child=serializers.CharField(), help_text="Policy of each queue.")
+    policies = serializers.DictField(child=serializers.CharField(), help_text="Policy of each queue, now.")
+    rules = serializers.DictField(
+        child=RuleInForceSerializer(),
+        help_text="Of each queue whose profile has rules: which of them is in force.",
+    )
+    accuracy = AccuracySerializer(many=True, help_text="Of predictions, by cluster.")
 
 
 class SchedulerInfo(ApiView):
@@ -40,14 +71,28 @@ class SchedulerInfo(ApiView):
     def get(self, request: Request) -> Response:
         """Policy, quota provider, active queues and pending jobs that you may see."""
         queues = list(visible_queues(person(request)))
+        orders = orders_in_force(queues)
         first = next((queue for queue in queues if queue.is_default), queues[0] if queues else None)
         return Response(
             {
-                "policy": policy_of(first) if first else settings.SCHEDULING_POLICY,
+                "policy": orders[first.pk].policy.value if first else settings.SCHEDULING_POLICY,
                 "quota_provider": settings.QUOTA_PROVIDER,
                 "active_queues": sum(1 for queue in queues if not queue.paused and not queue.cluster.paused),
                 "pending_jobs": visible_jobs(person(request)).pending().count(),
-                "policies": {queue.slug: policy_of(queue) for queue in queues},
+                "policies": {queue.slug: orders[queue.pk].policy.value for queue in queues},
+                "rules": {
+                    queue.slug: {
+                        "rule": order.rule,
+                        "since": moment(order.since),
+                        "policy": order.policy.value,
+                        "placement": order.placement,
+                    }
+                    for queue in queues
+                    if (order := orders[queue.pk]).since is not None
+                },
+                "accuracy": AccuracySerializer(
+                    accuracies({queue.cluster_id for queue in queues}), many=True
+                ).data,
             }
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -14,7 +13,7 @@ from rest_framework.response import Response
 
 from accounts.selectors import project_by_ref
 from infra.api.fields import ChoiceField
-from infra.api.rest import NewestFirst, check_known
+from infra.api.rest import NewestFirst, both_ways
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.api.serializers import moment
@@ -33,6 +32,7 @@ from scheduler.selectors import (
     visible_queues,
 )
 from scheduler.services.cluster import queues as services
+from scheduler.services.planning.profiles import OrderInForce, orders_in_force
 
 
 class QueueSerializer(serializers.Serializer[Any]):
@@ -47,7 +47,17 @@ class QueueSerializer(serializers.Serializer[Any]):
     partitions = serializers.ListField(child=serializers.CharField())
     is_default = serializers.BooleanField()
     priority = serializers.IntegerField()
-    policy = serializers.CharField()
+    policy = serializers.CharField(
+        help_text="The order in force now, by a rule of the profile where one applies."
+    )
+    policy_rule = serializers.CharField(
+        help_text='The rule of the profile that is in force; "": none, or the profile has no rules.'
+    )
+    policy_since = serializers.DateTimeField(
+        allow_null=True,
+        help_text="Since when that rule, or none, is in force; null: the profile has no rules.",
+    )
+    placement = serializers.CharField(help_text="The placement strategy in force now.")
     paused = serializers.BooleanField()
     paused_reason = serializers.CharField()
     paused_by = serializers.CharField()
@@ -87,6 +97,7 @@ class QueueSerializer(serializers.Serializer[Any]):
     def to_representation(self, queue: Queue) -> dict[str, Any]:
         load: QueueLoad = self.context["loads"].get(queue.pk, QueueLoad())
         total: Count = self.context["totals"][queue.pk]
+        order: OrderInForce = self.context["orders"][queue.pk]
         return {
             "id": queue.pk,
             "name": queue.name,
@@ -97,7 +108,10 @@ class QueueSerializer(serializers.Serializer[Any]):
             "partitions": [partition.name for partition in queue.partitions.all()],
             "is_default": queue.is_default,
             "priority": queue.priority,
-            "policy": policy_of(queue),
+            "policy": order.policy.value,
+            "policy_rule": order.rule,
+            "policy_since": moment(order.since),
+            "placement": order.placement,
             "paused": queue.paused,
             "paused_reason": queue.paused_reason,
             "paused_by": queue.paused_by,
@@ -143,14 +157,9 @@ class QueueChangeSerializer(serializers.Serializer[Any]):
 
 
 def _counted(queues: Sequence[Queue]) -> dict[str, Any]:
-    """What the serializer of these queues says of their jobs."""
+    """What the serializer of these queues says of their jobs and their order."""
     keys = [queue.pk for queue in queues]
-    return {"loads": queue_loads(keys), "totals": queue_totals(keys)}
-
-
-def policy_of(queue: Queue) -> str:
-    profile = queue.profile or queue.cluster.profile
-    return str(profile.policy) if profile else settings.SCHEDULING_POLICY
+    return {"loads": queue_loads(keys), "totals": queue_totals(keys), "orders": orders_in_force(queues)}
 
 
 class Queues(ApiView):
@@ -160,6 +169,8 @@ class Queues(ApiView):
     serializer_class = QueueSerializer
     pagination_class = NewestFirst
     page_ordering = ("pk",)
+    orderings = both_ways(name="name", priority="priority")
+    counted = True
     required_scopes = {"GET": "jobs:read"}
     schema_tags = ["queues"]
 
@@ -172,7 +183,6 @@ class Queues(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Queues that you may see, with the jobs in them."""
-        check_known(request, "project_id")
         rows = visible_queues(person(request)).prefetch_related("partitions")
         wanted = request.query_params.get("project_id")
         if wanted:
@@ -268,7 +278,6 @@ class QueueDeadlines(ApiView):
     )
     def get(self, request: Request, ref: str) -> Response:
         """Deadlines of the last days: met, missed, by how much, and how long jobs waited."""
-        check_known(request, "days")
         queue = queue_by_ref(person(request), ref)
         asked = request.query_params.get("days", "7")
         if not (asked.isascii() and asked.isdecimal() and len(asked) < 4 and 1 <= int(asked) <= MOST_DAYS):

@@ -13,10 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from infra.api.rest import NewestFirst
-from scheduler.api.base import ApiView, body_of, once, person
+from infra.api.rest import NewestFirst, both_ways
+from scheduler.api.base import REASON, ApiView, body_of, once, person, reason_of
 from scheduler.api.filters import filtered
-from scheduler.api.jobs import reason_of
 from scheduler.api.serializers import moment
 from scheduler.models import Reservation
 from scheduler.selectors import visible_reservations
@@ -107,7 +106,10 @@ class Reservations(ApiView):
     serializer_class = ReservationSerializer
     filterset_class = ReservationFilter
     pagination_class = NewestFirst
+    orderings = both_ways(starts_at="starts_at")
+    counted = True
     required_scopes = {"GET": "nodes:read", "POST": "nodes:write"}
+    location = "/api/v1/reservations/{id}"
     schema_tags = ["reservations"]
 
     @extend_schema(operation_id="reservations_list", responses=ReservationSerializer(many=True), filters=True)
@@ -145,7 +147,9 @@ class ReservationDetail(ApiView):
         """One reservation, by its id or by the job it is held for."""
         return Response(ReservationSerializer(services.reservation_by_ref(person(request), ref)).data)
 
-    @extend_schema(operation_id="reservations_cancel", responses=ReservationSerializer)
+    @extend_schema(
+        operation_id="reservations_cancel", parameters=[REASON], responses={200: ReservationSerializer}
+    )
     def delete(self, request: Request, ref: str) -> Response:
         """Cancel a reservation, by its id or the id of its job."""
         by = person(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -38,10 +38,18 @@ def _public_schema() -> dict[str, Any]:
 # ---------------------------------------------------------------- requests that are declared
 
 
-def serializer_of(schema: Schema[Any], *, name: str, about: str) -> type[serializers.Serializer[Any]]:
-    """A serializer with a field for each name that the schema declares; it describes and reads nothing."""
+def serializer_of(
+    schema: Schema[Any], *, name: str, about: str, only: Collection[str] | None = None
+) -> type[serializers.Serializer[Any]]:
+    """A serializer with a field for each name that the schema declares; it describes and reads nothing.
+
+    With `only`, it has these fields and no defaults: what is left out stays as it is, and null resets it.
+    """
     fields: dict[str, Any] = {}
-    for field in schema.fields:
+    for declared in schema.fields:
+        if only is not None and declared.name not in only:
+            continue
+        field = replace(declared, default=None) if only is not None else declared
         fields[field.name] = _field_of(field)
         for spelling in field.spellings:
             fields[spelling.name] = _field_of(replace(field, help=spelling.help))

@@ -11,6 +11,7 @@ from rest_framework import serializers
 
 from infra.times_in_text import written
 from quotas.core.resources import MIB
+from scheduler.api.base import MAX_REASON
 from scheduler.api.schema import serializer_of
 from scheduler.core.lifecycle import (
     DeadlineAction,
@@ -28,6 +29,7 @@ from scheduler.deadlines import DeadlineState, outlook
 from scheduler.job_lists import JobRow, ListedJob
 from scheduler.models import Attempt, Job, JobEvent, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
+from scheduler.services.changes.parse_change import WHILE_PENDING
 from scheduler.services.planning.forecasts import expected_runtime
 from scheduler.services.submission.fields_task import qos_word
 from scheduler.services.submission.job_spec import JOB
@@ -85,8 +87,9 @@ class PackSerializer(serializers.Serializer[Any]):
 
 
 class JobDependencySerializer(serializers.Serializer[Any]):
-    job = serializers.UUIDField(allow_null=True, help_text="null when it waits for data.")
+    job = serializers.UUIDField(allow_null=True, help_text="null when it waits for data or an array.")
     number = serializers.IntegerField(allow_null=True)
+    array = serializers.BooleanField(help_text="number is that of an array: all elements are waited for.")
     data = serializers.CharField(allow_null=True)  # type: ignore[assignment]
     type = serializers.ChoiceField(["completion", "success", "failure", "checkpoint", "data"])
     group = serializers.IntegerField(
@@ -213,7 +216,12 @@ class JobSerializer(serializers.Serializer[Any]):
     on_depends_timeout = serializers.ChoiceField([e.value for e in WaitEnd])
     saved_at = serializers.DateTimeField(allow_null=True, help_text="Its last checkpoint.")
     saved_path = serializers.CharField()
-    array_id = serializers.UUIDField(allow_null=True)
+    job_id = serializers.CharField(
+        help_text="As sbatch and squeue say it: 123_3 for element 3 of array 123, else the number."
+    )
+    array_id = serializers.IntegerField(
+        allow_null=True, help_text="The number of the array, which is that of its first element."
+    )
     array_index = serializers.IntegerField(allow_null=True)
     array_max_running = serializers.IntegerField(allow_null=True)
     restart_policy = serializers.ChoiceField([p.value for p in RestartPolicy])
@@ -301,6 +309,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
     return {
         "id": str(job.uuid),
         "number": job.number,
+        "job_id": job.said_number,
         "name": job.name,
         "state": job.public_state.value,
         "state_detail": str(job.state),
@@ -347,7 +356,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "on_depends_timeout": str(job.depends_on_timeout),
         "saved_at": moment(job.saved_at),
         "saved_path": job.saved_path,
-        "array_id": str(job.array_id) if job.array_id else None,
+        "array_id": job.array_number,
         "array_index": job.array_index,
         "array_max_running": job.array_max_running,
         "restart_policy": job.restart_policy,
@@ -456,7 +465,8 @@ def _relations(dependencies: Iterable[Any], held: Iterable[Any]) -> dict[str, An
         "depends_on": [
             {
                 "job": str(d.on.uuid) if d.on else None,
-                "number": d.on_id,
+                "number": d.on_array or d.on_id,
+                "array": d.on_array is not None,
                 "data": d.data or None,
                 "type": str(d.kind),
                 "group": d.group,
@@ -503,6 +513,21 @@ class LogSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="Output that has not arrived yet; null while the job runs."
     )
     text = serializers.CharField()
+
+
+#: What of a job may be changed; only for the schema: `parse_change` reads it.
+JobChangesSerializer = serializer_of(
+    JOB, name="JobChangesSerializer", only=WHILE_PENDING,
+    about="Fields of a job to change; what is left out stays as it is, null resets a field.",
+)  # fmt: skip
+
+
+class JobChangeSerializer(JobChangesSerializer):  # type: ignore[misc, valid-type]
+    """Fields of a job to change; what is left out stays as it is, null resets a field to its default."""
+
+    reason = serializers.CharField(
+        required=False, allow_blank=True, max_length=MAX_REASON, help_text="Recorded in the audit trail."
+    )
 
 
 #: A job as it is submitted; only for the schema: `parse_job` reads it.

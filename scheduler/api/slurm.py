@@ -31,7 +31,8 @@ from scheduler.models import Allocation, Attempt, Job
 from scheduler.selectors import visible_jobs
 from scheduler.services.jobs import submit
 from scheduler.services.submission.job_spec import FIELDS
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.script_tools import notes_on_tools
 
 #: Slurm's letters for our states.
 LETTERS: Final[dict[JobState, str]] = {
@@ -121,9 +122,25 @@ class SbatchAnswerSerializer(serializers.Serializer[Any]):
 
 
 class SbatchRequestSerializer(serializers.Serializer[Any]):
-    """A script, and fields of a job that override its directives."""
+    """A script, what belongs to it on the command line, and fields of a job that win over both."""
 
-    script = serializers.CharField()
+    script = serializers.CharField(required=False, help_text="The script; left out with --wrap in args.")
+    args = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="Options of sbatch's command line, word by word.",
+    )
+    submit_env = serializers.DictField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="Variables of the shell: SBATCH_* are read as options, others where --export names them.",
+    )
+    file_name = serializers.CharField(required=False, help_text="Names a job that has no --job-name.")
+    script_args = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="Arguments of the script: refused unless empty.",
+    )
 
 
 class Sbatch(JobView):
@@ -132,6 +149,7 @@ class Sbatch(JobView):
     serializer_class = SbatchAnswerSerializer  # type: ignore[assignment]
     parser_classes = [CleanJSONParser, ScriptParser]
     required_scopes = {"POST": "jobs:write"}
+    location = "/api/v1/jobs/{job_id}"
     schema_tags = ["slurm"]
 
     @extend_schema(
@@ -143,30 +161,26 @@ class Sbatch(JobView):
     @once
     def post(self, request: Request) -> Response:
         """Submit an `sbatch` script; it runs unchanged, by the interpreter of its first line."""
-        script, overrides = self._read(request.data)
-        payload, ignored = parse_sbatch(script, by=person(request), overrides=overrides)
+        script, beside, overrides = self._read(request.data)
+        payload, ignored = parse_sbatch(script, by=person(request), overrides=overrides, **beside)
         job = submit.submit_job(payload=payload, by=person(request), via="sbatch")
         job._prefetched_objects_cache = {"attempts": []}  # type: ignore[attr-defined]  # it has none yet
         body = {
             "job_id": job.number,
             "job": self.whole(job),
             "ignored": [{"line": item.line, "text": item.text, "reason": item.reason} for item in ignored],
-            "notes": notes_on(job),
+            "notes": notes_on(job) + notes_on_tools(job.script),
         }
         return Response(body, status=status.HTTP_201_CREATED)
 
-    def _read(self, data: Any) -> tuple[str, Mapping[str, Any]]:
-        script = data.get("script") if isinstance(data, Mapping) else None
-        problem = None
-        if not isinstance(script, str) or not script.strip():
-            problem = FieldProblem("script", "Required: the text of an sbatch script.", "required")
-        elif trouble := unclean(script):
-            problem = FieldProblem("script", f"The script {trouble}.", "bad-text")
-        elif "command" in data:
-            problem = FieldProblem("command", "Not allowed together with a script.", "one-of")
+    def _read(self, data: Any) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
+        """The script, what comes with it on sbatch's command line, and the fields of the job beside it."""
+        given: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+        beside = {name: given[name] for name in _BESIDE if name in given}
+        problem = _beside_problem(beside) or _script_problem(given)
         if problem is not None:
             raise InvalidInput(message=problem.message, code="bad-script", problems=[problem])
-        overrides = {name: value for name, value in data.items() if name != "script"}
+        overrides = {name: value for name, value in given.items() if name != "script" and name not in _BESIDE}
         unknown = [name for name in overrides if name not in FIELDS]
         if unknown:
             message = (
@@ -175,7 +189,48 @@ class Sbatch(JobView):
             raise InvalidInput(
                 message=message, problems=[FieldProblem(str(unknown[0])[:60], message, "unknown-field")]
             )
-        return script, overrides  # type: ignore[return-value]
+        return given.get("script") or "", beside, overrides
+
+
+def _script_problem(given: Mapping[str, Any]) -> FieldProblem | None:
+    """What keeps the script from being read; there may be none where --wrap is on the command line."""
+    script = given.get("script")
+    if "command" in given:
+        return FieldProblem("command", "Not allowed together with a script.", "one-of")
+    if script is None and any(word.startswith("--wrap") for word in given.get("args", ())):
+        return None
+    if not isinstance(script, str) or not script.strip():
+        return FieldProblem("script", "Required: the text of an sbatch script.", "required")
+    if trouble := unclean(script):
+        return FieldProblem("script", f"The script {trouble}.", "bad-text")
+    return None
+
+
+#: What sbatch itself has beside the script.
+_BESIDE: Final = ("args", "submit_env", "file_name", "script_args")
+MAX_ARGS: Final = 500
+MAX_ARG: Final = 65_536
+
+
+def _beside_problem(beside: Mapping[str, Any]) -> FieldProblem | None:
+    """What is wrong with what comes beside a script."""
+    for name, value in beside.items():
+        texts: Any = value
+        if name == "file_name":
+            texts = [value]
+        elif name == "submit_env" and isinstance(value, Mapping):
+            texts = [*value.keys(), *value.values()]
+        elif name == "submit_env" or not isinstance(value, list):
+            kind = "an object of text" if name == "submit_env" else "a list of texts"
+            return FieldProblem(name, f"Must be {kind}.", "invalid")
+        if len(texts) > MAX_ARGS:
+            return FieldProblem(name, f"Has {len(texts)} entries; the maximum is {MAX_ARGS}.", "too-many")
+        for text in texts:
+            if not isinstance(text, str) or len(text) > MAX_ARG:
+                return FieldProblem(name, f"Must be text of at most {MAX_ARG} characters.", "not-text")
+            if trouble := unclean(text):
+                return FieldProblem(name, f"The text {trouble}.", "bad-text")
+    return None
 
 
 def notes_on(job: Job) -> list[str]:
@@ -280,11 +335,8 @@ def squeue_row(job: Job, now: datetime) -> dict[str, Any]:
     nodes = list(dict.fromkeys(allocation.node.name for allocation in held))
     seconds = _elapsed(job, now)
     reason = REASONS.get(job.reason_code, "Resources") if job.is_pending else ""
-    job_id = str(job.number)
-    if job.array_index is not None:
-        job_id = f"{job.number}_{job.array_index}"
     return {
-        "job_id": job_id,
+        "job_id": job.said_number,
         "number": job.number,
         "partition": job.queue.slug,
         "name": job.name,

@@ -21,12 +21,14 @@ from scheduler.api import (
     slurm,
 )
 from scheduler.api.checkpoints import job_checkpoints
+from scheduler.api.many import arrays, by_filter
 from scheduler.api.moves import drains, job_moves
 from scheduler.api.results import artifacts, working_folder
 from scheduler.api.submissions import uploads
+from scheduler.configuration.api import Configuration
 
-#: A job's number or id.
-JOB = r"(?P<ref>[0-9]{1,18}|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
+#: A job's number or id, or an element of an array as 123_3.
+JOB = r"(?P<ref>[0-9]{1,18}(?:_[0-9]{1,7})?|[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12})"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("schema", schema.ApiSchema.as_view(), name="api-schema"),
@@ -37,6 +39,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
         name="api-docs",
     ),
     path("jobs", jobs.Jobs.as_view(), name="api-jobs"),
+    path("arrays/<int:number>", arrays.ArrayDetail.as_view(), name="api-array"),
+    path("arrays/<int:number>/hold", arrays.HoldArray.as_view(), name="api-array-hold"),
+    path("arrays/<int:number>/release", arrays.ReleaseArray.as_view(), name="api-array-release"),
+    path("jobs:act", by_filter.ActOnJobs.as_view(), name="api-jobs-act"),
     path("jobs:bulk", jobs.BulkJobs.as_view(), name="api-jobs-bulk"),
     path("jobs/preview", job_reads.JobPreview.as_view(), name="api-job-preview"),
     path("jobs/efficiency", efficiency.JobUses.as_view(), name="api-job-efficiency"),
@@ -121,6 +127,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("topology", machines.Topology.as_view(), name="api-topology"),
     path("reservations", reservations.Reservations.as_view(), name="api-reservations"),
     path("reservations/<str:ref>", reservations.ReservationDetail.as_view(), name="api-reservation"),
+    path("configuration", Configuration.as_view(), name="api-configuration"),
     path("queue", queues.QueueSummary.as_view(), name="api-queue"),
     path("queues", queues.Queues.as_view(), name="api-queues"),
 ]

@@ -72,6 +72,8 @@ class Preempt:
     #: "suspend": it is suspended and gives its CPUs back, and goes on later. "requeue": it ends and starts again.
     mode: str = "requeue"
     instead: str = ""  # where the policy suspends and this one is requeued: why
+    #: Where victims are chosen by risk, resource or pressure: the (name, number) pairs that spoke for this one.
+    strategy: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from scheduler.core.adaptive.reading import read_rules, read_time_zone
+from scheduler.core.adaptive.rules import HOLD_SECONDS, Adaptive, Ordering
 from scheduler.core.preemption_policy import PreemptionPolicy
 
 #: Orders a cycle knows (`ordering.ORDERS` holds their functions).
@@ -14,7 +16,7 @@ POLICIES: Final = ("fifo", "priority", "fairshare", "sjf", "edf", "fair_queue")
 #: Where tasks go among the nodes that can take them.
 PLACEMENTS: Final = (
     "best_fit", "spread", "frag", "least_loaded", "resource_balance", "round_robin",
-    "balanced", "k8s", "multi-criteria",
+    "balanced", "k8s", "multi-criteria", "quality",
 )  # fmt: skip
 
 #: How near to each other the tasks of one job should be when one node cannot take them all; "" = no wish.
@@ -29,8 +31,9 @@ FACTORS: Final = ("priority", "queue", "age", "size", "fairshare")
 #: What of a job's priority orders it under "priority": the number, or its band (Low to 33, Normal to 66, High).
 PRIORITIES_BY: Final = ("number", "band")
 
-#: How fair share counts: as a tree where there is one ("auto"), by projects alone, or always as a tree.
-SHARES: Final = ("auto", "flat", "tree")
+#: How fair share counts: as a tree where there is one ("auto"), by projects alone, always as a tree, or by shares
+#: multiplied down the tree ("product").
+SHARES: Final = ("auto", "flat", "tree", "product")
 
 #: Whose jobs take turns under "fair_queue".
 TENANTS: Final = ("project", "user")
@@ -89,6 +92,7 @@ class Policy:
 
     `shares` "auto": fair share follows the tree of organizations, projects and people where there is one, and the
     projects alone where all of them stand side by side with members of equal weight. "flat", "tree": always so.
+    "product": each person by the product of the shares from the root down over its own use, whatever its siblings used.
 
     `assemblies`: the most gangs that gather nodes at once, of those that ask for it; 0 = none.
 
@@ -127,10 +131,35 @@ class Policy:
     #: they go, and whether they may pass others. What concerns all, backfill and preemption, is the cluster's.
     queues: tuple[tuple[int, Policy], ...] = ()
     priority_by: str = "number"
+    #: The rules by which order, placement and weights are chosen each cycle (`ordering.choice`); None = none.
+    adaptive: Adaptive | None = None
 
     def of_queue(self, queue_id: int) -> Policy:
         """By what the jobs of a queue are planned."""
         return dict(self.queues).get(queue_id, self)
+
+    @property
+    def ordering(self) -> Ordering:
+        """The settings that rules may change, as they are."""
+        return Ordering(
+            self.name, self.tie_breakers, self.factors, self.priority_by, self.placement, self.weights
+        )
+
+    def ordered(self, ordering: Ordering, adaptive: Adaptive | None) -> Policy:
+        """The policy with these settings, and these rules; raises ValueError for settings that none can follow."""
+        return replace(
+            self, name=ordering.name, tie_breakers=ordering.tie_breakers, factors=ordering.factors,
+            priority_by=ordering.priority_by, placement=ordering.placement, weights=ordering.weights,
+            adaptive=adaptive,
+        )  # fmt: skip
+
+    def variants(self) -> tuple[Policy, ...]:
+        """The policy as it is and as its own settings and each of its rules have it, without those of queues."""
+        alone = replace(self, queues=())
+        if self.adaptive is None:
+            return (alone,)
+        names = ("", *(rule.name for rule in self.adaptive.rules))
+        return (alone, *(alone.ordered(self.adaptive.ordering(name), None) for name in names))
 
     def __post_init__(self) -> None:
         if any(own.queues for _, own in self.queues):
@@ -206,7 +235,78 @@ def without_plugins(policy: Policy, names: Collection[str]) -> Policy:
         plugins=tuple(name for name in policy.plugins if name not in names),
         weights=tuple((name, weight) for name, weight in policy.weights if name not in names),
         queues=tuple((queue, without_plugins(own, names)) for queue, own in policy.queues),
+        adaptive=_adaptive_without(policy.adaptive, names),
     )
+
+
+def _adaptive_without(adaptive: Adaptive | None, names: Collection[str]) -> Adaptive | None:
+    """The rules with no weight for these plugins; a rule that had no other keeps the weights of its placement."""
+    if adaptive is None:
+        return None
+
+    def left(weights: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+        return tuple((name, weight) for name, weight in weights if name not in names)
+
+    return replace(
+        adaptive,
+        own=replace(adaptive.own, weights=left(adaptive.own.weights)),
+        rules=tuple(replace(rule, weights=left(rule.weights)) for rule in adaptive.rules),
+    )
+
+
+def every_policy(policy: Policy) -> list[tuple[int, Policy]]:
+    """All that a cycle may order or place by: (queue id, policy), 0 for the cluster's, each in all its variants."""
+    each = ((0, policy), *policy.queues)
+    return [(queue_id, variant) for queue_id, own in each for variant in own.variants()]
+
+
+def with_rules(
+    policy: Policy,
+    *,
+    rules: Any,
+    profile: str,
+    time_zone: str = "UTC",
+    hold_seconds: int = HOLD_SECONDS,
+    tie_breakers: Mapping[str, str] | None = None,
+    set_aside: Callable[[str], bool] = lambda name: False,
+) -> tuple[Policy, dict[str, str]]:
+    """The policy with the rules of its profile, and by name why some of them cannot be followed.
+
+    `tie_breakers` are the columns of tie-breakers by the names that profiles use. Rules whose name is `set_aside`
+    are left out.
+    """
+    readable, problems = read_rules(rules)
+    try:
+        read_time_zone(time_zone)
+        zone_problem = ""
+    except ValueError as problem:
+        zone_problem = str(problem)
+    kept = []
+    for read in readable:
+        ties = read.tie_breakers
+        if ties is not None and tie_breakers:
+            ties = tuple(tie_breakers.get(name, name) for name in ties)
+        rule = replace(read, tie_breakers=ties)
+        try:
+            if zone_problem and rule.when.names_time:
+                raise ValueError(zone_problem)
+            ordering = rule.over(policy.ordering)
+            if ordering.name != "priority" and rule.factors is not None:
+                raise ValueError(
+                    'factors order jobs under the policy "priority"; name that policy, or no factors'
+                )
+            policy.ordered(ordering, None)
+        except ValueError as problem:
+            problems[rule.name] = str(problem)
+        else:
+            kept.append(rule)
+    kept = [rule for rule in kept if not set_aside(rule.name)]
+    if not kept:
+        return policy, problems
+    zone = "UTC" if zone_problem else time_zone
+    return replace(
+        policy, adaptive=Adaptive(profile, tuple(kept), policy.ordering, zone, hold_seconds)
+    ), problems
 
 
 #: The same by the name of a priority class: its jobs and those below it may pass others, none above.

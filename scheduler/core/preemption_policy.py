@@ -40,6 +40,14 @@ class PreemptionPolicy:
     reclaim: int = 0
     #: 1: of one priority those whose class is best effort make way first, and guaranteed ones last.
     qos: int = 0
+    #: 1: victims that hold the kind of resource that the job asks for go first: for a job with GPUs those that hold
+    #: GPUs it can use, for a job without GPUs those that hold none. Others only where these do not help.
+    by_resource: int = 0
+    #: Below this allocation, in percent, of the nodes that the job may use, no job is stopped for it: of their GPUs
+    #: for a job that asks for GPUs, else of their CPUs. 0 = always. What was lent is reclaimed all the same.
+    pressure_percent: int = 0
+    #: 1: what stopping a job costs rises with its earlier preemptions and with how near its end it is.
+    risk: int = 0
     #: "suspend": a victim is suspended and goes on where it was once there is room again, where suspension
     #: frees enough: its CPUs, not its memory and not its GPUs. Where it does not, it is requeued.
     mode: str = "requeue"
@@ -55,6 +63,11 @@ class PreemptionPolicy:
                      "loss_budget_gpu_hours", "restart_seconds", "reclaim", "qos"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be below 0")
+        for name in ("by_resource", "risk"):
+            if getattr(self, name) not in (0, 1):
+                raise ValueError(f"{name} is 0 (off) or 1 (on)")
+        if not 0 <= self.pressure_percent <= 100:
+            raise ValueError("pressure_percent is 0 (always preempt) to 100")
         begins = [begin for begin, _ in self.classes]
         if begins != sorted(set(begins)):
             raise ValueError("priority classes must rise, each named once")

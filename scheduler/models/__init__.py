@@ -4,12 +4,18 @@ from scheduler.models.allocation import Allocation
 from scheduler.models.attempt import USAGE_POINTS, Attempt, AttemptUsage, LogChunk, Suspension, Task
 from scheduler.models.changed_job import ChangedJob
 from scheduler.models.cluster import Cluster, JoinToken, Partition, PolicyFault
-from scheduler.models.cycle import Cycle, FairQueueTurn, Lease
+from scheduler.models.cycle import Cycle, FairQueueTurn, Lease, PolicyChoice
 from scheduler.models.element import ElementEnd, JobElements
-from scheduler.models.event import JobEvent
-from scheduler.models.forecast import ForecastOutcome, ForecastRun, RuntimePrediction, StartForecast
+from scheduler.models.event import JobEvent, MetricCount, MetricCursor
+from scheduler.models.forecast import (
+    ForecastOutcome,
+    ForecastRun,
+    PredictionAccuracy,
+    RuntimePrediction,
+    StartForecast,
+)
 from scheduler.models.idempotency import IdempotencyKey
-from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency
+from scheduler.models.job import Dataset, DependencyKind, Job, JobDependency, UnfinishedJob
 from scheduler.models.job_request import JobName, JobRequest, WaitEnd
 from scheduler.models.moves.job_move import OPEN_MOVES, JobMove, MoveCause, MoveState
 from scheduler.models.node import (
@@ -20,6 +26,8 @@ from scheduler.models.node import (
     Device,
     Node,
     NodeHeartbeat,
+    NodeOutage,
+    NodeScore,
     UnknownTask,
 )
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
@@ -37,6 +45,7 @@ __all__ = [
     "DRAINED_BY_QUARANTINE",
     "DRAINED_BY_UNKNOWN_TASKS",
     "OPEN_MOVES",
+    "PredictionAccuracy",
     "USAGE_POINTS",
     "Artifact",
     "ArtifactUpload",
@@ -62,6 +71,8 @@ __all__ = [
     "JobDependency",
     "JobElements",
     "JobEvent",
+    "MetricCount",
+    "MetricCursor",
     "JobMove",
     "JobName",
     "JobRequest",
@@ -74,7 +85,10 @@ __all__ = [
     "MoveState",
     "Node",
     "NodeHeartbeat",
+    "NodeOutage",
+    "NodeScore",
     "Partition",
+    "PolicyChoice",
     "PolicyFault",
     "PriorityClass",
     "Queue",
@@ -85,6 +99,7 @@ __all__ = [
     "StartForecast",
     "Suspension",
     "Task",
+    "UnfinishedJob",
     "UnknownTask",
     "UploadState",
     "WaitEnd",

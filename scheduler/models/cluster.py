@@ -59,15 +59,18 @@ class Cluster(models.Model):
 
 
 class PolicyFault(models.Model):
-    """A plugin that failed, and is out of use until an operator says otherwise; a profile that cannot be followed; or
-    cycles that fail.
+    """A plugin that failed, or a rule of a profile that cannot be followed, and is out of use until an operator says
+    otherwise; a profile that cannot be followed; or cycles that fail.
 
-    The planner goes on without the plugin, or with the default policy, and operators see it until the row is gone.
+    The planner goes on without the plugin or the rule, or with the default policy, and operators see it until the
+    row is gone.
     """
 
     #: The subject of a profile; that of a plugin is its name with `PLUGIN` before it.
     PROFILE = "profile"
     PLUGIN = "plugin "
+    #: Before the name of a rule and that of its profile.
+    RULE = "rule "
     #: Every cycle fails, whatever the policy; the row goes with the next cycle that succeeds.
     CYCLE = "cycle"
 

@@ -21,6 +21,8 @@ class Cycle(models.Model):
     refused_count = models.IntegerField(default=0)
     #: [{"job", "code", "message"}]: decisions that no longer held when they were written.
     refused = models.JSONField(default=list, blank=True)
+    #: [{"queue": id or 0 for the cluster, "profile", "rule", "since_ms"}]: of profiles with rules, which was in force.
+    rules = models.JSONField(default=list, db_default=[], blank=True)
     snapshot_digest = models.CharField(max_length=64)
     plan_digest = models.CharField(max_length=64)
     #: The cycle on whose snapshot this one's is a delta; null where it is whole.
@@ -93,3 +95,31 @@ class FairQueueTurn(models.Model):
             else f"{'person' if self.by_user else 'project'} {self.tenant_id}"
         )
         return f"{who} at {self.virtual}"
+
+
+class PolicyChoice(models.Model):
+    """Which rule of a profile is in force in a cluster, or for a queue's own profile, and since when.
+
+    Written with the cycle that chose, read into the next snapshot (`scheduler.core.ordering.choice`).
+    """
+
+    cluster = models.ForeignKey(
+        "scheduler.Cluster", on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    #: Of which queue's own profile; 0 is the cluster's.
+    queue_id = models.BigIntegerField(default=0)
+    #: "" = none: the profile's own settings.
+    rule = models.CharField(max_length=40, blank=True)
+    since_ms = models.BigIntegerField()
+    #: What the jobs are ordered and placed by since then.
+    policy = models.CharField(max_length=16)
+    placement = models.CharField(max_length=16)
+
+    class Meta:
+        ordering = ["cluster_id", "queue_id"]
+        constraints = [
+            models.UniqueConstraint(name="policy_choice_once", fields=["cluster", "queue_id"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rule or 'no rule'} for queue {self.queue_id} of cluster {self.cluster_id}"

@@ -48,3 +48,34 @@ class JobEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.job_id}"
+
+
+class MetricCount(models.Model):
+    """A counter of /metrics that outlives the rows it has counted, and every restart: it only grows."""
+
+    name = models.CharField(max_length=40)
+    #: What it is counted by, such as a queue.
+    label = models.CharField(max_length=120, blank=True)
+    #: The second label: a bucket of a histogram, an outcome, a failure class.
+    detail = models.CharField(max_length=60, blank=True)
+    value = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="metric_count_once", fields=["name", "label", "detail"]),
+            models.CheckConstraint(name="metric_count_not_negative", condition=models.Q(value__gte=0)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.label} {self.detail}"
+
+
+class MetricCursor(models.Model):
+    """How far a table has been counted in `MetricCount`."""
+
+    source = models.CharField(max_length=20, unique=True)
+    position = models.BigIntegerField()
+    moved_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.source

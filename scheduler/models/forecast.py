@@ -26,6 +26,9 @@ class StartForecast(models.Model):
     first_p10_at = models.DateTimeField(null=True)
     first_p90_at = models.DateTimeField(null=True)
     first_told_at = models.DateTimeField(null=True)
+    #: The ends of the first range as the planner found them, before calibration; null = they were not calibrated.
+    first_raw_p10_at = models.DateTimeField(null=True)
+    first_raw_p90_at = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
         return f"start of job {self.job_id}"
@@ -45,6 +48,9 @@ class ForecastOutcome(models.Model):
     told_at = models.DateTimeField()
     p10_at = models.DateTimeField()
     p90_at = models.DateTimeField()
+    #: The ends before calibration, which later ranges are calibrated by; null = the range was not calibrated.
+    raw_p10_at = models.DateTimeField(null=True)
+    raw_p90_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField()
     #: Seconds before the range (negative) or after it (positive), by the minutes that were shown; 0 = inside.
     missed_seconds = models.BigIntegerField()
@@ -72,6 +78,29 @@ class ForecastRun(models.Model):
 
     def __str__(self) -> str:
         return f"forecast of cluster {self.cluster_id}"
+
+
+class PredictionAccuracy(models.Model):
+    """How good the predictions of a cluster were over the last days: one row, which pages and the API read."""
+
+    cluster = models.OneToOneField(
+        "scheduler.Cluster", primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    updated_at = models.DateTimeField()
+    #: Starts of jobs that had a range, those inside the first one, and the median of the widths of these ranges and
+    #: of the waits from the forecast on; null = no start has been judged.
+    starts = models.PositiveIntegerField()
+    inside = models.PositiveIntegerField()
+    width_seconds = models.PositiveBigIntegerField(null=True)
+    waited_seconds = models.PositiveBigIntegerField(null=True)
+    #: Ended runs of jobs without a time limit that had a prediction, those that ran longer, and the median of
+    #: predicted by real run times in thousandths; null = there are none.
+    runs = models.PositiveIntegerField()
+    longer = models.PositiveIntegerField()
+    ratio_millis = models.PositiveBigIntegerField(null=True)
+
+    def __str__(self) -> str:
+        return f"accuracy of cluster {self.cluster_id}"
 
 
 class RuntimePrediction(models.Model):

@@ -8,6 +8,7 @@ from operator import or_
 from typing import Any, Final
 
 from django.conf import settings
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db import models
 from django.db.models import Case, F, Q, When
 from django.utils import timezone
@@ -19,15 +20,21 @@ from scheduler.models.job_request import JobName, JobRequest, choices_of
 
 @models.BigAutoField.register_lookup
 class AnyOf(models.Lookup):
-    """`number__any_of=[...]`: as `__in`, with all of them in one parameter, which thousands of numbers do not slow."""
+    """`number__any_of=[...]`: as `__in`, with all of them in one parameter, which thousands of numbers do not slow.
+
+    Or of an `ArraySubquery`, whose rows are read first, and theirs then by key, whatever the database expects.
+    """
 
     lookup_name = "any_of"
 
-    def get_prep_lookup(self) -> list[int]:
-        return list(self.rhs)
+    def get_prep_lookup(self) -> Any:
+        return self.rhs if isinstance(self.rhs, ArraySubquery) else list(self.rhs)
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         column, parameters = self.process_lhs(compiler, connection)
+        if isinstance(self.rhs, ArraySubquery):
+            array, more = compiler.compile(self.rhs)
+            return f"{column} = ANY({array})", (*parameters, *more)
         return f"{column} = ANY(%s::bigint[])", (*parameters, self.rhs)
 
 
@@ -54,16 +61,18 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def not_over(self) -> JobQuerySet:
         """Jobs that wait or run."""
-        return self.filter(outcome=None)
+        return self.filter(unfinished())
 
     def in_states(self, states: Collection[str]) -> JobQuerySet:
-        """Jobs in one of these states, asked for in the words of the indexes: those have `outcome`, not `state`."""
-        over = [state for state in OVER if state in states]
-        alive = [state for state in NOT_OVER if state in states]
-        if not alive:
-            return self.filter(outcome__in=over)
-        among_alive = Q(outcome=None, state__in=alive)
-        return self.filter(among_alive | Q(outcome__in=over)) if over else self.filter(among_alive)
+        """Jobs in one of these states, asked for by what is indexed: `UnfinishedJob` and `unsuccessful`."""
+        asked = [state for state in (*OVER, *NOT_OVER) if state in states]
+        if asked and not set(asked) & set(OVER):
+            return self.filter(unfinished(), state__in=asked)
+        if asked and set(asked) <= set(UNSUCCESSFUL):
+            return self.filter(unsuccessful__in=asked)
+        if asked == [JobState.COMPLETED]:
+            return self.filter(state=JobState.COMPLETED, unsuccessful=None)
+        return self.filter(state__in=asked)
 
     def in_public_states(self, states: list[PublicState] | list[str]) -> JobQuerySet:
         wanted = {PublicState(s) for s in states}
@@ -114,6 +123,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         found._arms = ()
         return found
 
+    def of_array(self, number: int) -> JobQuerySet:
+        """The elements of an array by its number; these are looked up first and meant by their own numbers."""
+        rows = JobRequest.objects.filter(array_number=number).order_by()
+        found = self.filter(number__any_of=list(rows.values_list("number", flat=True)))
+        found._arms = ()
+        return found
+
     def called(self, text: str, *others: Q) -> JobQuerySet:
         """Whose names contain this, in any case, or that one of the others holds for."""
         asked = Q(name__icontains=text)
@@ -150,7 +166,8 @@ def _some_numbers(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, int]:
 MOST_ARMS: Final = 20
 _BY_NUMBER: Final = (("-number",), ("number",), ("-pk",), ("pk",))
 OVER: Final = sorted(state.value for state in TERMINAL)
-_NOT_COMPLETED: Final = Q(outcome__in=sorted(state.value for state in TERMINAL - {JobState.COMPLETED}))
+#: What a job that is over and did not complete is.
+UNSUCCESSFUL: Final = sorted(state.value for state in TERMINAL - {JobState.COMPLETED})
 NOT_OVER: Final = sorted(state.value for state in set(JobState) - TERMINAL)
 #: This number of rows is read one by one in a few milliseconds.
 FEW: Final = 5000
@@ -161,7 +178,8 @@ class Job(JobRequest):
 
     What was asked for is in its `JobRequest`, whose columns read as this row's own. This row is the one that moves:
     it is small, its pages have room for the next versions of their rows, and no index names what a move changes
-    before the last one (PostgreSQL's heap-only tuples), so that a move writes one short version and no index.
+    (PostgreSQL's heap-only tuples), so that a move writes one short version and no index, and the end of a job that
+    completes, too. Which jobs are not over has a table of its own: `UnfinishedJob`.
     `generation` rises with each change that scheduling cares about.
     """
 
@@ -190,12 +208,15 @@ class Job(JobRequest):
     )
 
     state = models.CharField(max_length=16, choices=choices_of(JobState), default=JobState.CREATED)
-    #: Its state once it is over, else null: what indexes name instead of `state`, which every move changes.
+    #: Its state once it is over, else null. No index names it: the end of a job would write all its indexes.
     outcome = models.GeneratedField(
         expression=Case(When(state__in=OVER, then=F("state"))),
         output_field=models.CharField(max_length=16, null=True),
         db_persist=True,
     )
+    #: Its state once it has failed or is cancelled, else null; a trigger keeps it so. Indexes name it, for most jobs
+    #: complete.
+    unsuccessful = models.CharField(max_length=16, null=True, blank=True, editable=False)
     #: Who holds it, when it is held: "user", "lead" (of its project) or "admin".
     held_by = models.CharField(max_length=8, blank=True)
     reason_code = models.CharField(max_length=32, choices=choices_of(ReasonCode), blank=True)
@@ -243,27 +264,30 @@ class Job(JobRequest):
 
     class Meta:
         ordering = ["-number"]
-        # None names a column that changes before the job is over; but for gangs. `request` is its number.
+        # None names a column that changes before a job fails or is cancelled; but for gangs. `request` is its number.
+        # Ascending: new rows have the largest numbers, and pages that grow at their end are left full when they split.
         indexes = [
-            # What the planner looks at, and all that waits or runs.
-            models.Index(fields=["queue", "request"], name="job_in_line", condition=Q(outcome=None)),
             # Gangs whose nodes are being gathered: each cycle asks, and there are hardly any.
             models.Index(
                 fields=["queue", "request"],
-                name="job_gathers",
-                condition=Q(outcome=None, assembly_until_at__isnull=False),
+                name="job_gathering",
+                condition=Q(assembly_until_at__isnull=False),
             ),
             # Jobs with a deadline or a wait limit, until both are settled.
             models.Index(fields=["check_at"], name="job_to_check", condition=Q(check_at__isnull=False)),
-            # Whose and where, newest first. `outcome` comes last: the end of a job writes all its indexes anyway, and a
-            # list of failed (completed, cancelled) jobs is read from the index alone, not from the rows of the others.
+            # Whose and where, newest first, read from their ends. A list of failed (cancelled) jobs is read from the
+            # index alone, not from the rows of the others; one of completed jobs leaves those out.
             *(
-                models.Index(fields=[of, "-request", "outcome"], name=f"job_of_{of}")
+                models.Index(fields=[of, "request", "unsuccessful"], name=f"jobs_of_{of}")
                 for of in ("user", "project", "queue")
             ),
             # Of jobs that are over there may be millions. Most jobs of all completed: the newest of those are found
             # soon without an index.
-            models.Index(fields=["outcome", "-request"], name="job_over", condition=_NOT_COMPLETED),
+            models.Index(
+                fields=["unsuccessful", "request"],
+                name="job_unsuccessful",
+                condition=Q(unsuccessful__isnull=False),
+            ),
         ]
         constraints = [
             models.CheckConstraint(
@@ -280,6 +304,11 @@ class Job(JobRequest):
 
     def __str__(self) -> str:
         return f"{self.number} {self.name}"
+
+    @property
+    def said_number(self) -> str:
+        """The number as people say it: `123_3` for an element of array 123."""
+        return said_number(self.number, self.array_number, self.array_index)
 
     @property
     def public_state(self) -> PublicState:
@@ -311,6 +340,33 @@ class Job(JobRequest):
         return self.state in ACTIVE
 
 
+def said_number(number: int, array_number: int | None, array_index: int | None) -> str:
+    """`123_3` for the element 3 of array 123, else the job's own number."""
+    return str(number) if array_number is None else f"{array_number}_{array_index}"
+
+
+class UnfinishedJob(models.Model):
+    """A job that waits or runs: all of these have a row here, which goes as the job ends. Triggers on jobs see to it.
+
+    An index of jobs that are not over would be named by the last move of each, and that move would write them all.
+    """
+
+    pk = models.CompositePrimaryKey("queue_id", "number")
+    queue_id = models.BigIntegerField()
+    number = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"job {self.number} in queue {self.queue_id}"
+
+
+def unfinished() -> Q:
+    """Of a job: that it waits or runs.
+
+    Joined, the database would look for the newest of few among all jobs, for it expects to meet them soon.
+    """
+    return Q(number__any_of=ArraySubquery(UnfinishedJob.objects.order_by().values("number")))
+
+
 class DependencyKind(models.TextChoices):
     """What must become of the other job, or that data are ready."""
 
@@ -322,13 +378,15 @@ class DependencyKind(models.TextChoices):
 
 
 class JobDependency(models.Model):
-    """One job waits for another, or for data of its project.
+    """One job waits for another, for all elements of an array, or for data of its project.
 
     Rows of one `group` belong together: `need` of them are enough. In group 0 each has to hold.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies", db_index=False)
     on = models.ForeignKey(Job, on_delete=models.CASCADE, null=True, related_name="dependants")
+    #: The number of an array whose elements are waited for, all of them.
+    on_array = models.BigIntegerField(null=True, blank=True)
     #: The name of a dataset, for kind `data`.
     data = models.CharField(max_length=200, blank=True)
     kind = models.CharField(max_length=12, choices=DependencyKind, default=DependencyKind.SUCCESS)
@@ -346,17 +404,24 @@ class JobDependency(models.Model):
             models.CheckConstraint(name="dependency_not_on_itself", condition=~Q(job=F("on"))),
             models.CheckConstraint(
                 name="dependency_on_one_thing",
-                condition=Q(on__isnull=False, data="") | (Q(on__isnull=True, kind="data") & ~Q(data="")),
+                condition=Q(on__isnull=False, on_array__isnull=True, data="")
+                | Q(on__isnull=True, on_array__isnull=False, data="")
+                | (Q(on__isnull=True, on_array__isnull=True, kind="data") & ~Q(data="")),
             ),
         ]
         indexes = [
             models.Index(
                 fields=["data"], name="dependency_open_data", condition=~Q(data="") & Q(satisfied=None)
             ),
+            models.Index(
+                fields=["on_array"],
+                name="dependency_open_array",
+                condition=Q(on_array__isnull=False, satisfied=None),
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.job_id} after {self.kind} of {self.on_id or self.data}"
+        return f"{self.job_id} after {self.kind} of {self.on_id or self.on_array or self.data}"
 
 
 class Dataset(models.Model):

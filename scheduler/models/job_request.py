@@ -1,4 +1,4 @@
-"""What a person asked for with a job: written once, and never changed."""
+"""What a person asked for with a job."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class JobRequest(models.Model):
 
     `number` is the small integer people say and every table refers to; `uuid` is the `id` of the API. Its `Job`,
     with the same number, has whose it is and all that moves, so that no move of a job writes this row again or
-    touches an index of it: the application may insert and delete these rows, not update them.
+    touches an index of it: only a person who changes the request does. A trigger keeps what runs as it was submitted.
     """
 
     number = models.BigAutoField(primary_key=True)
@@ -184,6 +184,8 @@ class JobRequest(models.Model):
 
     # A member of an array: each element is a job of its own.
     array_id = models.UUIDField(null=True, blank=True)
+    #: What people call the array: the number of its first element.
+    array_number = models.BigIntegerField(null=True, blank=True)
     array_index = models.PositiveIntegerField(null=True, blank=True)
     array_max_running = models.PositiveIntegerField(null=True, blank=True)
 
@@ -196,9 +198,9 @@ class JobRequest(models.Model):
 
     class Meta:
         ordering = ["-number"]
-        # Every row is written once, so each of these costs a job one entry, whatever becomes of it.
+        # A row is rarely written again, so each of these costs a job one entry, whatever becomes of it.
         indexes = [
-            models.Index(fields=["-created_at", "-number"], name="request_by_age"),
+            models.Index(fields=["created_at", "number"], name="requests_by_age"),
             models.Index(
                 Upper("gpu_model"),
                 F("number").desc(),
@@ -210,6 +212,11 @@ class JobRequest(models.Model):
             ),
             # Parts of names are looked for among `JobName`.
             models.Index(HashOfText("name"), name="request_by_whole_name"),
+            models.Index(
+                fields=["array_number", "array_index"],
+                name="request_in_array",
+                condition=Q(array_number__isnull=False),
+            ),
             GinIndex(fields=["labels"], name="request_by_label", condition=~Q(labels={})),
             models.Index(fields=["upload"], name="request_by_upload", condition=Q(upload__isnull=False)),
             models.Index(

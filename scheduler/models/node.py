@@ -184,6 +184,53 @@ class NodeHeartbeat(models.Model):
         return f"{self.node_id}: {self.last_seen_at}"
 
 
+class NodeScore(models.Model):
+    """How reliable and how fast a node is, from what ended there lately: `scheduler.core.forecast.node_scores`.
+
+    Apart from the node, whose row apply and settle lock. A node of which nothing is known has none.
+    """
+
+    node = models.OneToOneField(Node, primary_key=True, on_delete=models.CASCADE, related_name="score")
+    #: 0 to 100, as the planner counts with them; null = unknown.
+    reliability = models.PositiveSmallIntegerField(null=True)
+    performance = models.PositiveSmallIntegerField(null=True)
+    #: What `reliability` is from: attempts that ended there, and those of them that failed for the node's sake.
+    attempts = models.PositiveIntegerField(default=0)
+    failed_starts = models.PositiveIntegerField(default=0)
+    lost = models.PositiveIntegerField(default=0)
+    infrastructure = models.PositiveIntegerField(default=0)
+    #: Failures by the job's own processes that succeeded on another node afterwards.
+    succeeded_elsewhere = models.PositiveIntegerField(default=0)
+    outages = models.PositiveIntegerField(default=0)
+    #: What `performance` is from: 100 = comparable jobs run as fast as on the other nodes of its type.
+    speed_percent = models.PositiveIntegerField(null=True)
+    compared_runs = models.PositiveIntegerField(default=0)
+    #: When any of these changed last.
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="node_scores_are_points",
+                condition=(Q(reliability=None) | Q(reliability__lte=100))
+                & (Q(performance=None) | Q(performance__lte=100)),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"scores of {self.node_id}"
+
+
+class NodeOutage(models.Model):
+    """A moment from which a node in service counted as lost: it had stopped responding."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="outages")
+    began_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.node_id} down since {self.began_at}"
+
+
 class Device(models.Model):
     """One GPU (or other countable thing) on a node."""
 

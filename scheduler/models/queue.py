@@ -7,6 +7,8 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from scheduler.core.adaptive.reading import read_rules
+from scheduler.core.adaptive.rules import HOLD_SECONDS
 from scheduler.core.policy import ISOLATION
 from scheduler.core.snapshot.node_isolation import NEEDED, IsolationLevel
 
@@ -50,6 +52,7 @@ class PlacementStrategy(models.TextChoices):
     BALANCED = "balanced", "balanced: fit 30, affinity 20, load 20, data locality 20, cost 10"
     K8S = "k8s", "k8s: fit 40, load 30, affinity 20, network 10"
     MULTI_CRITERIA = "multi-criteria", "multi-criteria: performance, cost, reliability, network equally"
+    QUALITY = "quality", "quality: GPUs in one NUMA domain, then the tightest node"
 
 
 class SchedulingPolicy(models.TextChoices):
@@ -89,6 +92,11 @@ class SchedulerProfile(models.Model):
     #: Whether jobs may be stopped for others, and the settings of `Preemption` that differ from its defaults.
     preemption_enabled = models.BooleanField(default=False)
     preemption = models.JSONField(default=dict, blank=True)
+    #: Rules that choose order, placement and weights by time and by what waits (`core.adaptive.reading`).
+    rules = models.JSONField(default=list, db_default=[], blank=True)
+    #: How long the choice of a rule is kept at least, and by which clock rules read the time of day.
+    rule_hold_seconds = models.PositiveIntegerField(default=HOLD_SECONDS, db_default=HOLD_SECONDS)
+    rule_time_zone = models.CharField(max_length=64, default="UTC", db_default="UTC")
     version = models.PositiveIntegerField(default=1)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -176,6 +184,11 @@ class Queue(models.Model):
 
     @property
     def counts_priority(self) -> bool:
-        """Whether the priority of a job says whose turn it is among those of this queue."""
-        rules = self.profile or self.cluster.profile
-        return self.policy == SchedulingPolicy.PRIORITY or bool(rules and "priority" in rules.tie_breakers)
+        """Whether the priority of a job says whose turn it is among those of this queue, or may by a rule."""
+        profile = self.profile or self.cluster.profile
+        if self.policy == SchedulingPolicy.PRIORITY or bool(profile and "priority" in profile.tie_breakers):
+            return True
+        return any(
+            rule.policy == SchedulingPolicy.PRIORITY or "priority" in (rule.tie_breakers or ())
+            for rule in (read_rules(profile.rules)[0] if profile else ())
+        )

@@ -259,7 +259,7 @@ def quota_rows(projects: frozenset[int] | None) -> Rows:
 
 _JOB_FIELDS: Final = (
     "number", "uuid", "name", "state", "priority", "tasks", "cpu_millis", "memory_mib", "storage_mib", "gpus",
-    "gpu_millis", "gpu_model", "time_limit_seconds", "array_id", "array_index", "epoch", "exit_code",
+    "gpu_millis", "gpu_model", "time_limit_seconds", "array_number", "array_index", "epoch", "exit_code",
     "exit_signal", "end_text", "reason_code", "reason_category", "reason_text", "expected_start_at",
     "created_at", "eligible_at", "scheduled_at", "started_at", "completed_at", "queue__name",
     "project__slug", "user__username",
@@ -319,6 +319,7 @@ def _job_row(job: dict[str, Any]) -> dict[str, Any]:
     code, category, text = (job.pop(f"reason_{part}") for part in ("code", "category", "text"))
     renamed = {
         "id": job.pop("uuid"),
+        "array_id": job.pop("array_number"),
         "queue": job.pop("queue__name"),
         "project": job.pop("project__slug"),
         "user": job.pop("user__username"),

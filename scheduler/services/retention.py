@@ -26,6 +26,7 @@ from infra.retention import Rule, delete_from
 from quotas.selectors.fair_share_source import share_rules
 from scheduler.core.lifecycle import TERMINAL
 from scheduler.models import Job, JobDependency, RetentionRun
+from scheduler.state.db.fragments import live_attempts
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +41,7 @@ JOBS_AT_ONCE: Final = 50
 #: One run at a time, of all processes.
 RUN_LOCK: Final = 0x72657465
 
-_RUNNING_ATTEMPTS: Final = "SELECT id FROM scheduler_attempt WHERE is_live"
+_RUNNING_ATTEMPTS: Final = "SELECT attempt.id FROM " + live_attempts()  # noqa: S608  a constant of ours
 _TERMINAL: Final = sorted(state.value for state in TERMINAL)
 
 CYCLES: Final = Rule(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from scheduler.core.columns import Ints
 from scheduler.core.forecast.event_loop import EventLoop
 from scheduler.core.forecast.virtual_cluster import Requeue, VirtualCluster, moments_of
+from scheduler.core.ordering.choice import choices_of, choose
 from scheduler.core.placement.plugins import NO_PLUGINS, Plugins
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot.snapshot import Snapshot
+from scheduler.core.snapshot.snapshot import ChoiceColumns, Snapshot
 from scheduler.simulator.cluster_workload import DEFAULT_RUN_MS, ClusterWorkload
 from scheduler.simulator.meters import HoldingMeter, IdleMeter
 from scheduler.simulator.usage_history import UsageHistory
@@ -159,6 +160,7 @@ class _Simulation:
         self._usage = UsageHistory(snapshot, policy, workload.tree)
         self._held_before = HoldingMeter(cluster, bool(len(snapshot.devices)), now_ms)
         self._idle = IdleMeter(snapshot, cluster)
+        self._choices = ChoiceColumns()
         for number in cluster.running:
             end_ms = cluster.expected_end_ms(number)
             self._loop.run(number, max(end_ms - now_ms, 0) if end_ms else DEFAULT_RUN_MS)
@@ -214,7 +216,7 @@ class _Simulation:
 
     def plan(self, policy: Policy, plugins: Plugins) -> None:
         """Plan a cycle for this moment, apply it, and measure what it changed."""
-        plan = self._loop.plan(policy, plugins, self._usage.add_to)
+        plan = self._loop.plan(policy, plugins, self._usage.add_to, self._choose)
         self._tally.planned(plan)
         for start in plan.starts:
             self._begin(start)
@@ -222,6 +224,12 @@ class _Simulation:
         for number in moved + [one.job_id for one in plan.preempts]:
             self._usage.change(number, self._cluster.amounts_held(number), self._loop.now_ms)
             self._held_before.change(number, self._loop.now_ms)
+
+    def _choose(self, snapshot: Snapshot, policy: Policy) -> Policy:
+        """The policy as its rules have it now, as in production: the last choice is kept for its time."""
+        chosen = choose(replace(snapshot, choices=self._choices), policy)
+        self._choices = choices_of(chosen)
+        return chosen
 
     def _begin(self, start: Start) -> None:
         now_ms, number, jobs = self._loop.now_ms, start.job_id, self._cluster.jobs

@@ -24,7 +24,10 @@ class UsageHistory:
     """Usage by (project, user), in GPUs and cores times seconds; usage from before the beginning counts as none."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, tree: ShareTree | None) -> None:
-        self._counts = policy.name == "fairshare" or any(name == "fairshare" for name, _ in policy.factors)
+        self._counts = any(
+            one.name == "fairshare" or any(name == "fairshare" for name, _ in one.factors)
+            for one in policy.variants()
+        )
         self._tree = tree
         self._metering = Metering() if len(snapshot.devices) else Metering(gpu=0, cpu=1)
         self._capacity = {

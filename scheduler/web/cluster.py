@@ -25,6 +25,7 @@ from scheduler.core.lifecycle import NodeState
 from scheduler.models import Allocation, Device, Node
 from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_reservations
 from scheduler.services.cluster.isolation import isolation_shown
+from scheduler.services.cluster.node_scores import observed
 from scheduler.services.cluster.nodes import cordon_node, drain_node, uncordon_node
 from scheduler.services.moves.drains import read_drain_of
 from scheduler.services.moves.fates import words_without_plan
@@ -229,6 +230,7 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         "empty_by": empty_by([ends_by(allocation) for allocation, _ in allocations]),
         "any_fake": any(device.fake for device in devices),
         "isolation": isolation_shown(node.isolation),
+        "observed": observed(node),
         "clock": clock_words(node.clock_skew_ms),
         "agent": agent_shown(node),
         "reservations": visible_reservations(user)

@@ -10,8 +10,8 @@ from django.views.decorators.http import require_safe
 
 from accounts.web.pages import page, reader
 from scheduler.models import ForecastOutcome
-from scheduler.selectors import visible_jobs
-from scheduler.services.planning.forecasts import record
+from scheduler.selectors import visible_jobs, visible_queues
+from scheduler.services.planning.forecasts import accuracies, record
 
 MOST_RECENT: Final = 20
 
@@ -31,6 +31,9 @@ def show(request: HttpRequest) -> HttpResponse:
             parts.append((words, count, round(100 * count / found.starts), tone))
     mine = visible_jobs(user).filter(user=user).values("number")
     recent = ForecastOutcome.objects.filter(job_number__in=mine).order_by("-started_at")[:MOST_RECENT]
+    clusters = {queue.cluster_id for queue in visible_queues(user)}
     return render(
-        request, "scheduler/forecasts.html", {"record": found, "parts": parts, "recent": list(recent)}
+        request,
+        "scheduler/forecasts.html",
+        {"record": found, "parts": parts, "recent": list(recent), "accuracies": accuracies(clusters)},
     )

@@ -10,10 +10,10 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from infra.errors import FieldProblem, InvalidInput
-from quotas.core.resources import BadAmount, cores_to_millis, show_cpus, show_mib
+from quotas.core.resources import BadAmount, cores_to_millis, parse_mib, show_cpus, show_mib
 from scheduler.models import Job
 from scheduler.services.submission.declaration import Declared, Form, Kind
-from scheduler.services.submission.fields import BadValue, read_seconds
+from scheduler.services.submission.fields import BadValue, read_integer, read_seconds
 from scheduler.services.submission.fields_task import secret_as_text, secret_of_text
 from scheduler.services.submission.job_spec import JOB
 
@@ -63,7 +63,7 @@ ADVANCED_GROUPS: Final = ("tasks", "lines", "place", "waits", "hold")
 #: In the part that is folded away: opened when one of them is wrong or set.
 ADVANCED: Final = (*(field.name for group in ADVANCED_GROUPS for field in fields_of(group)), "depends_data")
 
-_RESTART_FLAGS: Final = {"never": "no-requeue", "on_failure": "requeue"}
+_RESTART_FLAGS: Final = {"never": "no-requeue", "interrupted": "requeue"}
 _SBATCH_LINE = re.compile(r"^#SBATCH\b", re.MULTILINE)
 
 EXAMPLES: Final[dict[str, dict[str, str]]] = {
@@ -281,12 +281,7 @@ def _directives(form: Mapping[str, str]) -> list[tuple[str, str]]:
         ("account", form.get("project", "")),
         ("partition", form.get("queue", "")),
         ("cpus-per-task", _whole_cores(form.get("cpu_cores", ""))),
-        (
-            "mem",
-            form.get("memory", "").replace("iB", "").replace("i", ""),
-        ),  # Slurm's M is 2**20, as is our Mi
-        ("gres", f"gpu:{model}:{gpus}" if gpus and model else f"gpu:{gpus}" if gpus else ""),
-        ("ntasks", form.get("tasks", "")),
+        *_amounts(form, f"{model}:{gpus}" if gpus and model else gpus),
         ("nodes", form.get("nodes", "")),
         ("ntasks-per-node", form.get("tasks_per_node", "")),
         ("time", _slurm_time(form.get("time_limit", ""))),
@@ -298,6 +293,27 @@ def _directives(form: Mapping[str, str]) -> list[tuple[str, str]]:
         *(("secret", line) for line in form.get("secrets", "").splitlines()),
     ]
     return [(name, value.strip()) for name, value in pairs if value.strip() and value.strip() != "0"]
+
+
+def _amounts(form: Mapping[str, str], gpus: str) -> list[tuple[str, str]]:
+    """Memory, GPUs and the number of tasks: ours are of a task, and --mem and --gres of a node."""
+    # Slurm's M is 2**20, as is our Mi.
+    memory = form.get("memory", "").replace("iB", "").replace("i", "")
+    tasks = _tasks(form)
+    if tasks < 2:
+        return [("mem", memory), ("gres", f"gpu:{gpus}" if gpus else ""), ("ntasks", form.get("tasks", ""))]
+    cores = int(_whole_cores(form.get("cpu_cores", "")) or 1)
+    try:
+        per_cpu = f"{-(-parse_mib(form.get('memory', '').strip()) // cores)}M" if memory.strip() else ""
+    except BadAmount:
+        per_cpu = ""
+    return [("mem-per-cpu", per_cpu), ("gpus-per-task", "" if gpus == "0" else gpus), ("ntasks", str(tasks))]
+
+
+def _tasks(form: Mapping[str, str]) -> int:
+    """How many tasks the form asks for; 1 where it cannot be read."""
+    given = {name: read_integer(form.get(name, "")) for name in ("tasks", "nodes", "tasks_per_node")}
+    return given["tasks"] or (given["nodes"] or 1) * (given["tasks_per_node"] or 1)
 
 
 def _slurm_time(text: str) -> str:

@@ -26,16 +26,18 @@ from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence as reason_sentence
 from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import env_shown_to, job_by_ref, node_by_ref, priority_names
+from scheduler.services.changes.change import change_job
 from scheduler.services.jobs.boosts import boost_job
 from scheduler.services.jobs.logs import LogSlice, read_log
 from scheduler.services.jobs.usage import usage_of_attempt
-from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job, requeue_job
+from scheduler.services.jobs.verbs import cancel_job, hold_job, may_release, release_job, requeue_job
 from scheduler.services.moves.verbs import migrate_job
 from scheduler.services.planning.explain import NodeLine, explain_job
 from scheduler.services.planning.forecasts import expected_runtime
 from scheduler.services.planning.suspension_reason import suspension_reason
 from scheduler.state.lease.planner_liveness import silent_for
 from scheduler.state.lifecycle.dependencies import conditions_of
+from scheduler.web.changes.fields import change_form, changes_of
 from scheduler.web.job_usage import usage_lines
 from scheduler.web.moves import may_move, moves_shown
 from scheduler.web.probes import probes_of
@@ -70,6 +72,7 @@ SAID: Final = {
         "Job {number} is boosted. The queue is not ordered by priority, so the position stays the same."
     ),
     "migrate": "Job {number} is being moved: the job writes a checkpoint, ends, and continues on another node.",
+    "change": "Job {number} is changed.",
     "boosted": "Job {number} has its base priority again.",
 }
 
@@ -105,6 +108,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         "forecast": job.likely_start,
         "verbs": verbs,
         **moves_shown(job, verbs),
+        **change_form(job, verbs),
         "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
     }
     if tab == "overview":
@@ -131,14 +135,23 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
         possible.add("cancel")
     if job.state in PENDING and job.state != JobState.HELD:
         possible.add("hold")
-    if job.state == JobState.HELD:
+    if job.state == JobState.HELD and may_release(job, user, _role(job, user)):
         possible.add("release")
     if job.state in ACTIVE - {JobState.STOPPING, JobState.PREEMPTING, JobState.MIGRATING}:
         possible.add("requeue")
     if not job.is_terminal:
         possible.add("boost")
+    if not job.is_terminal and job.state != JobState.STOPPING:
+        possible.add("edit")
     allowed = permissions.allowed_verbs(user, job) & possible
     return allowed | {"migrate"} if "requeue" in allowed and may_move(job) else allowed
+
+
+def _role(job: Job, user: User) -> str | None:
+    """The person's role in the project of a job that a lead holds; for other jobs it is not asked."""
+    if job.held_by != "lead":
+        return None
+    return permissions.roles_of(user, project_ids=[job.project_id]).get(job.project_id)
 
 
 def sentence(job: Job) -> str:
@@ -311,10 +324,18 @@ def _whole(text: str) -> int:
 @require_POST
 @page
 def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
-    if verb not in VERBS and verb not in ("boost", "migrate"):
+    if verb not in VERBS and verb not in ("boost", "migrate", "change"):
         raise Http404
     user = reader(request)
     job = job_by_ref(user, number)
+    if verb == "change":
+        reason, seen = (
+            reason_of(request.POST.get("reason", ""), most=200),
+            _whole(request.POST.get("seen", "")),
+        )
+        change_job(job=job, changes=changes_of(request.POST.dict(), job), by=user, reason=reason, seen=seen)
+        messages.success(request, SAID["change"].format(number=number))
+        return redirect("job", number=number)
     if verb == "migrate":
         name, reason = request.POST.get("node", ""), reason_of(request.POST.get("reason", ""), most=200)
         migrate_job(job=job, by=user, target=node_by_ref(user, name[:120]) if name else None, reason=reason)

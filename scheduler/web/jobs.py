@@ -26,6 +26,7 @@ from scheduler.models import Queue
 from scheduler.models.job import JobQuerySet
 from scheduler.selectors import listed_jobs, visible_queues
 from scheduler.services.jobs.verbs import cancel_job, hold_job, release_job
+from scheduler.services.submission.fields_dependencies import ElementRef, job_ref
 from scheduler.web import reads
 
 PAGE_SIZE: Final = 50
@@ -88,6 +89,8 @@ class Filters:
             match.append(Q(user__in=people))
         if self.text.isascii() and self.text.isdecimal() and len(self.text) < 19:
             match.append(Q(number=int(self.text)))
+        elif isinstance(element := job_ref(self.text), ElementRef):
+            match.append(Q(array_number=element.array, array_index=element.element))
         return match
 
     @property

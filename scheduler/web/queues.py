@@ -23,6 +23,7 @@ from scheduler.models import Job, Queue
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.selectors import QueueOverview, listed_jobs, queue_by_ref, queue_overview
 from scheduler.services.cluster.queues import pause_queue, resume_queue
+from scheduler.services.planning.profiles import OrderInForce, orders_in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Row:
     """One queue with its longest wait."""
 
     overview: QueueOverview
+    order: OrderInForce
     oldest_at: datetime | None
 
     @property
@@ -57,8 +59,11 @@ def index(request: HttpRequest) -> HttpResponse:
         .values_list("queue_id")
         .annotate(at=Min("created_at"))
     )
+    orders = orders_in_force(overview.queue for overview in overviews)
     context = {
-        "rows": [Row(overview, oldest.get(overview.queue.pk)) for overview in overviews],
+        "rows": [
+            Row(overview, orders[overview.queue.pk], oldest.get(overview.queue.pk)) for overview in overviews
+        ],
         "queues_in_order": any(
             (queue.cluster.profile.policy if queue.cluster.profile else settings.SCHEDULING_POLICY)
             == SchedulingPolicy.PRIORITY

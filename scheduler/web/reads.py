@@ -144,7 +144,7 @@ def attention(user: User) -> list[Attention]:
     for job in job_rows(stuck)[:MOST_ATTENTION]:
         found.append(Attention("flag", "blocked", job.name, job.reason_text, job))
     failed = mine.filter(
-        outcome=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)
+        unsuccessful=JobState.FAILED, completed_at__gte=now - timedelta(hours=NEWS_HOURS)
     ).order_by("-completed_at", "-number")
     for job in job_rows(failed)[:MOST_ATTENTION]:
         found.append(Attention("cross", "failed", job.name, job.end_text or exit_words(job), job))

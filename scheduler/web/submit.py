@@ -28,8 +28,8 @@ from scheduler.services.planning.explanation_parts import Gate
 from scheduler.services.planning.job_preview import NEVER, REFUSED, STARTS_NOW, WOULD_WAIT, preview_job
 from scheduler.services.submission.fields import BadValue, read_seconds
 from scheduler.services.submission.idempotency import Answer, do_once, request_hash
-from scheduler.services.submission.sbatch import parse_sbatch
-from scheduler.services.submission.sbatch_options import Unhonoured
+from scheduler.services.submission.sbatch.directives import Unhonoured
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from scheduler.web import forms
 from scheduler.web.submissions.uploads import left_out, offered
 
@@ -81,7 +81,7 @@ def _submit(request: HttpRequest, user: User) -> HttpResponse:
         )
         return redirect("job", number=job.number)
     if job.array_id is not None:
-        messages.success(request, f"Array submitted; job {job.number} is its first.")
+        messages.success(request, f"Array {job.array_number} submitted; job {job.said_number} is its first.")
     late = outlook(job)
     if job.deadline_at and late is not None and late.state == DeadlineState.LATE:
         messages.warning(request, f"{late.text} Deadline: {written(job.deadline_at)}.")

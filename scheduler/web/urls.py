@@ -16,6 +16,7 @@ from scheduler.web import (
     submit,
     usage,
 )
+from scheduler.web.changes import arrays
 from scheduler.web.results import artifacts, checkpoints, working_folder
 from scheduler.web.submissions import uploads
 
@@ -53,6 +54,9 @@ urlpatterns = [
     ),
     path("jobs/<int:number>/results/remove/", working_folder.remove, name="job-results-remove"),
     path("jobs/<int:number>/<str:verb>/", job.act, name="job-act"),
+    path("jobs/<int:number>_<int:index>/", arrays.element, name="array-element"),
+    path("arrays/<int:number>/", arrays.show, name="array"),
+    path("arrays/<int:number>/<str:verb>/", arrays.act, name="array-act"),
     path("cluster/", cluster.index, name="cluster"),
     path("nodes/<int:node_id>/", cluster.show, name="node"),
     path("nodes/<int:node_id>/drain-plan/", moves.drain_plan, name="node-drain-plan"),

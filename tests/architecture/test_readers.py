@@ -32,9 +32,10 @@ from scheduler.services.submission import (
     fields_placement,
     fields_task,
     idempotency,
-    sbatch,
-    sbatch_options,
 )
+from scheduler.services.submission.sbatch import geometry, options, parse_sbatch, places, values
+from scheduler.services.submission.sbatch.directives import Directives, Said
+from scheduler.services.submission.sbatch.readers import READERS as SBATCH_READERS
 from scheduler.web import forms
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -218,13 +219,13 @@ def in_a_script(text: str) -> object:
 
 def sbatch_lines(script: str) -> object:
     """All of `parse_sbatch` but the look at queues."""
-    found = sbatch.read_directives(script)
-    sbatch.translate(found)
+    found = parse_sbatch.read_directives(script)
+    geometry.translate(found)
     return found
 
 
 def option(name: str) -> Callable[[str], object]:
-    return lambda text: sbatch_options.READERS[name](sbatch_options.Directives(), text)
+    return lambda text: SBATCH_READERS[name](Directives(said={name: Said(2, "")}), text)
 
 
 READERS: Final[dict[str, Callable[[str], object]]] = {
@@ -261,7 +262,11 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "topic": topics.parse_topic,
     "form env": lambda text: forms.payload_of({"env": text, "what": "true"}, time_zone="UTC"),
     "form script": lambda text: forms.is_sbatch(text),
-    **{f"sbatch --{name}": option(name) for name in sbatch_options.READERS},
+    **{f"sbatch --{name}": option(name) for name in SBATCH_READERS},
+    "sbatch command line": lambda text: list(options.read_options(text.split())),
+    "sbatch words of a line": options.split_words,
+    "sbatch features": places.feature_terms,
+    "sbatch node names": values.node_names,
 }  # fmt: skip
 #: Functions with such a name that are given fields and not a text, or that another in the list calls.
 NOT_TEXT: Final = {
@@ -269,7 +274,9 @@ NOT_TEXT: Final = {
     "read_labels": "field labels", "read_tolerations": "fields of bounded text", "read_affinity": "as tolerations",
     "read_job_terms": "as tolerations", "read_task_term": "as tolerations", "read_dependencies": "at most 200",
     "read_array": "array", "parse_sbatch": "sbatch line", "read_directives": "sbatch line",
-    "parse_job": "its fields", "read_drain": "fields of bounded text", "read_drain_of": "fields of bounded text",
+    "read_options": "sbatch command line", "read_dependency": "sbatch --dependency",
+    "parse_job": "its fields", "parse_change": "its fields",
+    "read_drain": "fields of bounded text", "read_drain_of": "fields of bounded text",
     "read_inventory": "fields", "read_isolation": "bounded texts",
     "read_pack": "as tolerations", "read_restart_rules": "as tolerations", "read_checkpoint": "as tolerations",
     "read_probes": "as tolerations", "read_usage": "numbers",

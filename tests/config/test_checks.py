@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.conf import LazySettings
 
-from config.checks import check_silence, check_unused
+from config.checks import check_names, check_silence
 
 
 @pytest.mark.parametrize(
@@ -19,9 +19,10 @@ def test_a_node_that_waits_for_orders_must_not_count_as_silent(
     assert [one.id for one in check_silence()] == ["muster.E003"] * refused
 
 
-def test_a_setting_that_nothing_uses_is_named(settings: LazySettings) -> None:
-    settings.INVENTORY_SERVICE_URL, settings.CHECKPOINT_PATH = "", "/tmp/checkpoints"
-    assert check_unused() == []
+def test_a_variable_that_looks_like_a_setting_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_names() == []
 
-    settings.INVENTORY_SERVICE_URL = "http://inventory.example.org"
-    assert [one.msg.split()[0] for one in check_unused()] == ["INVENTORY_SERVICE_URL"]
+    monkeypatch.setenv("MUSTER_LEASE_SECOND", "3")
+    assert [(one.id, one.hint) for one in check_names()] == [
+        ("muster.W004", "Do you mean MUSTER_LEASE_SECONDS?")
+    ]

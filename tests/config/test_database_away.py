@@ -103,7 +103,7 @@ def test_after_postgresql_was_killed_under_load_no_thread_answers_500(stack: Sta
 
 def test_with_postgresql_frozen_probes_answer_in_time_and_pages_say_so(stack: Stack, alice: Visitor) -> None:
     all_well(stack)
-    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+    token = stack.token
     with frozen(stack):
         with ThreadPoolExecutor(60) as threads:
             # More than there are threads, so that all of them wait for the database.
@@ -169,10 +169,6 @@ def test_error_pages_need_no_database(stack: Stack, alice: Visitor, how: str) ->
     all_well(stack)
 
 
-def a_token(stack: Stack) -> str:
-    return stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
-
-
 def submit(stack: Stack, token: str, command: str) -> tuple[int, int]:
     """The status, 0 where there was no answer, and the number of the job."""
     try:
@@ -188,7 +184,7 @@ def submit(stack: Stack, token: str, command: str) -> tuple[int, int]:
 def test_t05_a_job_that_was_answered_201_is_there_after_postgresql_was_killed(stack: Stack) -> None:
     """One that was not answered may be there; none is there twice, and the audit chains are whole."""
     all_well(stack)
-    token, over = a_token(stack), threading.Event()
+    token, over = stack.token, threading.Event()
 
     def submit_on(caller: int) -> list[tuple[int, int, str]]:
         done = []
@@ -229,7 +225,7 @@ def test_t05_a_job_that_was_answered_201_is_there_after_postgresql_was_killed(st
 
 def test_with_postgresql_frozen_a_submission_is_answered_503_in_time(stack: Stack) -> None:
     all_well(stack)
-    token = a_token(stack)
+    token = stack.token
     assert submit(stack, token, "true")[0] == 201
     with frozen(stack), ThreadPoolExecutor(AT_ONCE) as threads:
         began = time.monotonic()

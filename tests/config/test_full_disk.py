@@ -63,7 +63,7 @@ def submit(stack: Stack, token: str, number: int) -> tuple[int, dict[str, object
 
 def test_a_full_disk_is_named_and_what_is_submitted_is_taken_whole_or_refused_clearly(stack: Stack) -> None:
     data = stack.state / "postgres"
-    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+    token = stack.token
     alice = Visitor(stack.base_url).sign_in("alice", stack.credentials["alice"])
     admin = Visitor(stack.base_url).sign_in("admin", stack.credentials["admin"])
     assert stack.ready()["degraded"] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -25,9 +26,10 @@ from scheduler.services.cluster.queues import pause_queue
 from scheduler.services.cluster.reservations import reserve
 from scheduler.services.jobs.datasets import declare_dataset
 from scheduler.services.jobs.submit import submit_job
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import a_token
+from tests.support.kept import made_once
 
 HIDDEN = {
     "line feed": "\n", "carriage return": "\r", "tab": "\t", "escape": "\x1b", "null": "\0", "delete": "\x7f",
@@ -41,9 +43,12 @@ some = pytest.mark.parametrize(
 )
 
 
+one_portal = made_once(a_portal)
+
+
 @pytest.fixture
-def portal(db: None) -> Portal:
-    return a_portal()
+def portal(one_portal: Portal, db: None) -> Portal:
+    return deepcopy(one_portal)
 
 
 @each

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 from django.utils import timezone
 
@@ -174,8 +175,12 @@ def _side(mark: str, project: Project, cluster: Cluster, open_queue: Queue, node
         row.sealed = seal(SECRET_VALUE, row.about)
         row.save()
     upload = FolderUploadFactory(user=person, name=f"{mark}-folder")
+    element = JobFactory(
+        name=f"{mark} sweep", project=project, user=person, queue=open_queue, state=JobState.CANCELLED,
+        completed_at=timezone.now(), array_id=uuid4(), array_index=1,
+    )  # fmt: skip
     side.ids |= {
-        "upload": str(upload.pk),
+        "upload": str(upload.pk), "array": element.number,
         "reservation": str(reservation.uuid), "dataset": dataset.pk, "token": token.pk, "secret": secret,
     }  # fmt: skip
     return side

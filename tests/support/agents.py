@@ -29,7 +29,7 @@ from scheduler.services.jobs import logs
 from scheduler.services.jobs.submit import submit_job
 from scheduler.services.planning import cycles
 from tests.support.factories import MembershipFactory, ProjectFactory, UserFactory
-from tests.support.patience import patience
+from tests.support.patience import patience, pauses
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 20.0
@@ -38,9 +38,10 @@ SECONDS = 20.0
 def wait_for(what: Callable[[], Any], *, seconds: float = SECONDS, every: float = 0.02) -> Any:
     """The first true answer; fails with the last one when the time is up."""
     deadline = time.monotonic() + patience(seconds)
+    pause = pauses(every)
     while not (answer := what()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}: {answer!r}"
-        time.sleep(every)
+        time.sleep(next(pause))
     return answer
 
 
@@ -215,6 +216,7 @@ class World:
     def run_until(self, job: Job, *states: str, seconds: float = SECONDS) -> Job:
         """Plan now and then until the job is in one of these states."""
         deadline = time.monotonic() + patience(seconds)
+        pause = pauses(0.03)
         while True:
             job.refresh_from_db()
             if job.state in states:
@@ -223,7 +225,7 @@ class World:
             assert time.monotonic() < deadline, f"job is {job.state}: {job.reason_text} {job.end_text}"
             if job.state == "queued":
                 self.plan()
-            time.sleep(0.03)
+            time.sleep(next(pause))
 
     def task(self, job: Job, rank: int = 0) -> Task:
         return Task.objects.get(attempt__job=job, attempt__epoch=job.epoch, rank=rank)

@@ -23,7 +23,7 @@ from config.up.demo import SIGN_INS
 from config.up.leftovers import is_held
 from config.up.ports import free_port
 from config.up.processes import die_with_parent
-from tests.support.patience import patience
+from tests.support.patience import patience, pauses
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "Muster is ready: "
@@ -42,6 +42,7 @@ class Stack:
     #: A folder that jobs may write, for tests that watch them by files.
     open_folder: Path | None = None
     output: list[str] = field(default_factory=list)
+    made_token: str = ""
 
     #: The password of each demo account.
     credentials = {name: f"{name}-demo" for name, _ in SIGN_INS}
@@ -149,6 +150,14 @@ class Stack:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    @property
+    def token(self) -> str:
+        """A token of alice for jobs; made once for this state folder, as a command takes seconds to start."""
+        if not self.made_token:
+            said = self.manage("token", "alice", "--scopes", "jobs:write,jobs:read")
+            self.made_token = said.splitlines()[-1]
+        return self.made_token
+
     def get(self, path: str, *, timeout: float = 30, token: str = "") -> tuple[int, str]:
         """Status and text of a plain GET."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -213,6 +222,7 @@ def make_open_folder(name: str) -> Path:
 def wait_until(true: Callable[[], object], *, seconds: float = 30, why: Callable[[], str] = str) -> None:
     """Ask again and again; fail with what `why` says."""
     deadline = time.monotonic() + patience(seconds)
+    pause = pauses(0.05)
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds} s; {why()}"
-        time.sleep(0.05)
+        time.sleep(next(pause))

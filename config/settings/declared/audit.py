@@ -27,10 +27,4 @@ SETTINGS: Final = (
         "",
         "System log for checkpoints: `/dev/log` or `host:port` (UDP).",
     ),
-    Setting(
-        "MUSTER_AUDIT_S3_BUCKET",
-        "str",
-        "",
-        "Not supported; a value is refused by the deployment check.",
-    ),
 )

@@ -13,6 +13,7 @@ SETTINGS: Final = (
         "postgres://scheduler@127.0.0.1:5433/scheduler_dev",
         "PostgreSQL. Required in production; `manage.py` commands start a server of their own without it.",
         secret=True,
+        form="address",
     ),
     Setting(
         "MUSTER_OWNER_DATABASE_URL",
@@ -20,6 +21,7 @@ SETTINGS: Final = (
         "",
         "The same database as the role that owns the tables, for `manage.py migrate` only.",
         secret=True,
+        form="address",
     ),
     Setting(
         "REDIS_URL",
@@ -27,6 +29,7 @@ SETTINGS: Final = (
         "redis://127.0.0.1:6379/0",
         "Redis or Valkey: broker, cache and notifications. Required in production.",
         secret=True,
+        form="address",
     ),
     Setting(
         "MUSTER_DB_STATEMENT_SECONDS",
@@ -61,7 +64,7 @@ SETTINGS: Final = (
         "commands.",
         "s",
     ),
-    Setting("MUSTER_DB_CONNECT_SECONDS", "int", 3, "Timeout of a new connection.", "s"),
+    Setting("MUSTER_DB_CONNECT_SECONDS", "int", 3, "Timeout of a new connection.", "s", least=1),
     Setting(
         "MUSTER_DB_PREPARED",
         "bool",

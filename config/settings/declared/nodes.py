@@ -14,6 +14,7 @@ SETTINGS: Final = (
         20.0,
         "Longest time that the server holds an idle sync call of an agent.",
         "s",
+        most=300,
     ),
     Setting(
         "MUSTER_NODE_SILENT_SECONDS",
@@ -21,6 +22,7 @@ SETTINGS: Final = (
         30,
         "Time without a heartbeat after which a node is `unknown`.",
         "s",
+        least=1,
     ),
     Setting(
         "MUSTER_NODE_LOST_SECONDS",
@@ -28,6 +30,7 @@ SETTINGS: Final = (
         900,
         "Time without a heartbeat after which a node is `down` and its jobs are lost.",
         "s",
+        least=1,
     ),
     Setting(
         "MUSTER_QUARANTINE_PEOPLE",
@@ -35,14 +38,18 @@ SETTINGS: Final = (
         3,
         "A node drains when jobs of this number of people failed on it, by its fault or unhealthy; 0 = never.",
     ),
+    Setting("MUSTER_QUARANTINE_FAILURES", "int", 5, "The least number of such failures.", least=1),
+    Setting("MUSTER_QUARANTINE_SECONDS", "int", 600, "The time in which they count.", "s", least=1),
     Setting(
-        "MUSTER_QUARANTINE_FAILURES",
-        "int",
-        5,
-        "The least number of such failures.",
+        "MUSTER_LOG_CAP_BYTES", "int", 64 * MIB, "Stored output per stream of a task.", "bytes", least=4096
     ),
-    Setting("MUSTER_QUARANTINE_SECONDS", "int", 600, "The time in which they count.", "s"),
-    Setting("MUSTER_LOG_CAP_BYTES", "int", 64 * MIB, "Stored output per stream of a task.", "bytes"),
+    Setting(
+        "MUSTER_NODE_SCORE_HALF_LIFE_DAYS",
+        "float",
+        7.0,
+        "Age at which an attempt counts half for the scores of its node; after four it counts nothing. 0 = no scores.",
+        "days",
+    ),
     Setting(
         "MUSTER_SCRATCH_MIB",
         "int",

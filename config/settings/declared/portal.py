@@ -8,6 +8,14 @@ from config.settings.declared.setting import DAY, Setting
 
 SETTINGS: Final = (
     Setting(
+        "MUSTER_SETTINGS_FILE",
+        "str",
+        "/etc/muster/muster.yaml",
+        "YAML file with `NAME: value` for any of these variables; the environment comes first. The default is read "
+        "where it exists; empty: no file.",
+        in_settings=False,
+    ),
+    Setting(
         "MUSTER_SECRET_KEY",
         "str",
         None,
@@ -60,6 +68,7 @@ SETTINGS: Final = (
         "muster",
         "Name of the process, as PostgreSQL shows it; the database limits "
         "depend on it (`muster-web`, `muster-worker`, `muster-beat`).",
+        internal=True,
     ),
     Setting(
         "MUSTER_READY_FILE",
@@ -67,8 +76,9 @@ SETTINGS: Final = (
         "",
         "File that a process writes when it is ready; set by the supervisor.",
         in_settings=False,
+        internal=True,
     ),
-    Setting("PORT", "int", 8080, "Port of `make run`.", in_settings=False),
+    Setting("PORT", "int", 8080, "Port of `make run`.", in_settings=False, least=1, most=65_535),
     Setting(
         "MUSTER_WEB_PROCESSES",
         "int",
@@ -76,6 +86,8 @@ SETTINGS: Final = (
         "Web processes of `manage.py up`. Default: 2, or 1 on one processor.",
         "processes",
         in_settings=False,
+        least=1,
+        most=16,
     ),
     Setting(
         "MUSTER_WEB_MEMORY_MIB",
@@ -91,6 +103,7 @@ SETTINGS: Final = (
         "",
         "Folder in which web processes share their metrics; set by the supervisor.",
         in_settings=False,
+        internal=True,
     ),
     Setting("MUSTER_DEBUG", "bool", False, "Django's debug pages. Development settings only."),
     Setting(
@@ -99,7 +112,13 @@ SETTINGS: Final = (
         False,
         "Show the demo accounts on the sign-in page. Development settings only.",
     ),
-    Setting("MUSTER_LOG_LEVEL", "str", "INFO", "Lowest level of log lines: DEBUG, INFO, WARNING, ERROR."),
+    Setting(
+        "MUSTER_LOG_LEVEL",
+        "str",
+        "INFO",
+        "Lowest level of log lines: DEBUG, INFO, WARNING, ERROR.",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
+    ),
     Setting("MUSTER_LOG_JSON", "bool", True, "Log lines as JSON; false: as text."),
     Setting("MUSTER_QUIET_REQUESTS", "bool", False, "Leave successful requests out of the log."),
     Setting(

@@ -7,14 +7,21 @@ from typing import Final
 from config.settings.declared.setting import Setting
 
 SETTINGS: Final = (
-    Setting("QUOTA_PROVIDER", "str", "local", "Provider of new quotas: local, k8s, slurm."),
-    Setting("QUOTA_PROVIDER_TIMEOUT_SECONDS", "float", 10.0, "Timeout of one call.", "s"),
+    Setting(
+        "QUOTA_PROVIDER",
+        "str",
+        "local",
+        "Provider of new quotas.",
+        choices=("local", "k8s", "slurm"),
+    ),
+    Setting("QUOTA_PROVIDER_TIMEOUT_SECONDS", "float", 10.0, "Timeout of one call.", "s", least=0.1),
     Setting(
         "QUOTA_PROVIDER_FAILURES",
         "int",
         3,
         "Failures in a row after which the provider is paused.",
         "calls",
+        least=1,
     ),
     Setting("QUOTA_PROVIDER_PAUSE_SECONDS", "int", 30, "Length of the pause.", "s"),
     Setting(
@@ -23,16 +30,24 @@ SETTINGS: Final = (
         300,
         "Interval of comparing a project without changes.",
         "s",
+        least=1,
     ),
     Setting(
         "QUOTA_PROVIDER_WHEN_AWAY",
         "str",
         "wait",
         "Jobs while the provider is unreachable: wait, run.",
+        choices=("wait", "run"),
     ),
     Setting("QUOTA_PROVIDER_GRACE_SECONDS", "int", 60, "Time before jobs wait.", "s"),
     Setting("SLURM_ACCOUNT_PREFIX", "str", "project-", "Prefix of Slurm accounts of projects."),
-    Setting("EXECUTOR_SLURM_REST_API_URL", "str", "http://slurm-controller:6820", "Address of slurmrestd."),
+    Setting(
+        "EXECUTOR_SLURM_REST_API_URL",
+        "str",
+        "http://slurm-controller:6820",
+        "Address of slurmrestd.",
+        form="url",
+    ),
     Setting(
         "EXECUTOR_SLURM_AUTH_TOKEN",
         "str",
@@ -54,6 +69,7 @@ SETTINGS: Final = (
         "str",
         "",
         "API server of Kubernetes. Empty: KUBECONFIG, then the pod's own account.",
+        form="url",
     ),
     Setting("K8S_API_TOKEN", "str", "", "Bearer token for Kubernetes.", secret=True),
     Setting("K8S_CA_FILE", "str", "", "CA certificate of the API server."),

@@ -14,23 +14,27 @@ SETTINGS: Final = (
         "Average rate of API requests per token or person; 0: no limit.",
         "requests/s",
     ),
-    Setting("MUSTER_API_BURST", "int", 3000, "API requests at once per token or person.", "requests"),
-    Setting("MUSTER_MAX_BODY_BYTES", "int", 8 * MIB, "Largest request body.", "bytes"),
+    Setting(
+        "MUSTER_API_BURST", "int", 3000, "API requests at once per token or person.", "requests", least=1
+    ),
+    Setting("MUSTER_MAX_BODY_BYTES", "int", 8 * MIB, "Largest request body.", "bytes", least=1024),
     Setting(
         "MUSTER_MAX_HELD_BYTES",
         "int",
         256 * MIB,
         "All request bodies that one web process holds.",
         "bytes",
+        least=1024,
     ),
-    Setting("MUSTER_MAX_BULK", "int", 1000, "Jobs in one `jobs:bulk` request.", "jobs"),
-    Setting("MUSTER_MAX_ARRAY_SIZE", "int", 10_000, "Elements of one array.", "jobs"),
+    Setting("MUSTER_MAX_BULK", "int", 1000, "Jobs in one `jobs:bulk` request.", "jobs", least=1),
+    Setting("MUSTER_MAX_ARRAY_SIZE", "int", 10_000, "Elements of one array.", "jobs", least=1),
     Setting(
         "MUSTER_MAX_ROWS",
         "int",
         20_000,
         "Rows that one request may create: jobs of arrays and their dependencies.",
         "rows",
+        least=1,
     ),
     Setting(
         "MUSTER_MAX_TEXT_MIB",
@@ -38,8 +42,9 @@ SETTINGS: Final = (
         256,
         "Commands, scripts and environments of those rows together.",
         "MiB",
+        least=1,
     ),
-    Setting("MUSTER_MAX_EXPORT_ROWS", "int", 1_000_000, "Rows of one exported file.", "rows"),
+    Setting("MUSTER_MAX_EXPORT_ROWS", "int", 1_000_000, "Rows of one exported file.", "rows", least=1),
     Setting(
         "MUSTER_KILL_INVALID_DEPEND",
         "bool",

@@ -7,7 +7,7 @@ from typing import Final
 from config.settings.declared.setting import Setting
 
 SETTINGS: Final = (
-    Setting("MUSTER_KEEP_CYCLES_DAYS", "int", 2, "Recorded planning cycles.", "days"),
+    Setting("MUSTER_KEEP_CYCLES_DAYS", "int", 2, "Recorded planning cycles.", "days", least=1),
     Setting("MUSTER_KEEP_LOGS_DAYS", "int", 30, "Output of ended jobs.", "days"),
     Setting("MUSTER_KEEP_JOBS_DAYS", "int", 0, "Ended jobs; 0: unlimited.", "days"),
     Setting("MUSTER_KEEP_EVENTS_DAYS", "int", 0, "Events of ended jobs; 0: unlimited.", "days"),

@@ -10,6 +10,10 @@ HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 MIB: Final = 1024 * 1024
 
+#: The longest time in seconds and the largest number that a variable may have: 100 years, and what 8 bytes hold.
+LONGEST: Final = 100 * 365 * DAY
+LARGEST: Final = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -27,3 +31,19 @@ class Setting:
     in_settings: bool = True
     #: A secret's default and value are never shown.
     secret: bool = False
+    #: The only values of a text, items of a list or keys of a map; empty: any.
+    choices: tuple[str, ...] = ()
+    #: The bounds of a number, or of each number of a map.
+    least: float = 0
+    most: float | None = None
+    #: What a text is: "", "url" (http or https), "address" (of a database or broker), "folder" or "code" (letters).
+    form: str = ""
+    #: Set by `manage.py up` for its processes, and by no operator.
+    internal: bool = False
+
+    @property
+    def upper(self) -> float:
+        """The largest number that is allowed."""
+        if self.most is not None:
+            return self.most
+        return LONGEST if self.unit == "s" else LARGEST

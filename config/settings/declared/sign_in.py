@@ -13,6 +13,7 @@ SETTINGS: Final = (
         5,
         "Failed attempts without delay, per username and address.",
         "attempts",
+        least=1,
     ),
     Setting(
         "MUSTER_SIGN_IN_TRIES_OF_ADDRESS",
@@ -20,6 +21,7 @@ SETTINGS: Final = (
         20,
         "Failed attempts without delay, per address.",
         "attempts",
+        least=1,
     ),
     Setting(
         "MUSTER_SIGN_IN_TRIES_OF_NAME",
@@ -27,6 +29,7 @@ SETTINGS: Final = (
         15,
         "Failed attempts without delay, per username.",
         "attempts",
+        least=1,
     ),
     Setting(
         "MUSTER_SIGN_IN_DELAY_SECONDS",

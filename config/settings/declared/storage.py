@@ -110,9 +110,6 @@ SETTINGS: Final = (
         secret=True,
     ),
     Setting(
-        "CHECKPOINT_PATH",
-        "str",
-        "",
-        "Folder for checkpoints, instead of MUSTER_STORAGE.",
+        "CHECKPOINT_PATH", "str", "", "Folder for checkpoints, instead of MUSTER_STORAGE.", form="folder"
     ),
 )

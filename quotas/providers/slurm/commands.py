@@ -64,7 +64,7 @@ class CommandTransport:
         return used
 
     def _fair_share(self, name: str) -> dict[str, Any]:
-        """What Slurm's own fair share says: information, on which nothing here depends."""
+        """What Slurm's own fair share says: advice for people, since Muster orders jobs by its own shares alone."""
         columns = "Account,User,NormShares,RawUsage,EffectvUsage,FairShare"
         facts: dict[str, Any] = {}
         try:

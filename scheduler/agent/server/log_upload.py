@@ -135,3 +135,21 @@ class LogUploader:
         for task in answer["gone"]:
             if entry := by_task.get(task):
                 entry.logs_refused = True
+
+
+def has_unsent_ends(table: TaskTable) -> bool:
+    """Whether the end of a task waits to be reported of which the server lacks at most a chunk of output."""
+    return any(
+        entry.ended
+        and entry.has_pending_report
+        and not entry.logs_refused
+        and 0 < _unsent_bytes(entry, table.cap_bytes) <= CHUNK_BYTES
+        for entry in table.entries()
+    )
+
+
+def _unsent_bytes(entry: LocalTask, cap_bytes: int) -> int:
+    return sum(
+        max(0, stored_bytes(entry.stream_path(stream), cap_bytes) - (entry.uploaded[stream] or 0))
+        for stream in STREAMS
+    )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from scheduler.agent.protocol import CHECKPOINTS, RESTORE_VARIABLE, WORLD, Assignment
@@ -109,20 +112,29 @@ def _gpus(a: Assignment, names: GpuNames | None) -> dict[str, str]:
         "MUSTER_GPU_UUIDS": ",".join(uuids),
     }
     if numbers:
-        variables["SLURM_JOB_GPUS"] = ",".join(a.get("device_names", numbers))
-        variables["SLURM_GPUS_ON_NODE"] = str(len(numbers))
+        # Of all tasks of the job on this node, as Slurm counts them.
+        on_node = [str(device) for device in a.get("node_devices") or a["devices"]]
+        variables["SLURM_JOB_GPUS"] = ",".join(a.get("device_names", on_node))
+        variables["SLURM_GPUS_ON_NODE"] = str(len(on_node))
     return variables
 
 
 def _slurm(a: Assignment, place: _Place) -> dict[str, str]:
-    """What scripts written for Slurm read."""
-    return {
+    """What scripts written for Slurm read; what they asked for themselves is in the job's own environment."""
+    ranks = a.get("node_ranks") or [a["rank"]]
+    tasks = a.get("node_tasks") or [a["tasks"]]
+    began = int(time.time())
+    variables = {
         "SLURM_JOB_ID": str(a["job"]),
         "SLURM_JOBID": str(a["job"]),
         "SLURM_JOB_NAME": a["name"],
         "SLURM_JOB_USER": a["user"],
+        "SLURM_JOB_UID": str(os.geteuid()),
+        "SLURM_JOB_GID": str(os.getegid()),
         "SLURM_JOB_ACCOUNT": a["project"],
         "SLURM_JOB_PARTITION": a["queue"],
+        "SLURM_JOB_QOS": "normal",
+        "SLURM_JOB_START_TIME": str(began),
         "SLURM_JOB_NODELIST": ",".join(a["node_names"]),
         "SLURM_NODELIST": ",".join(a["node_names"]),
         "SLURM_JOB_NUM_NODES": str(a["nodes"]),
@@ -133,12 +145,36 @@ def _slurm(a: Assignment, place: _Place) -> dict[str, str]:
         "SLURM_NPROCS": str(a["tasks"]),
         "SLURM_PROCID": str(a["rank"]),
         "SLURM_LOCALID": str(a["local_rank"]),
-        "SLURM_CPUS_PER_TASK": place.cores,
-        "SLURM_CPUS_ON_NODE": place.cores,
-        "SLURM_MEM_PER_NODE": str(a["memory_mib"]),
+        "SLURM_GTIDS": ",".join(map(str, ranks)),
+        "SLURM_TASKS_PER_NODE": repeated(tasks),
+        "SLURM_JOB_CPUS_PER_NODE": repeated([_cpus(a, count) for count in tasks]),
+        "SLURM_CPUS_ON_NODE": str(_cpus(a, len(ranks))),
         "SLURM_RESTART_COUNT": str(a["epoch"] - 1),
         "SLURM_SUBMIT_DIR": a["working_dir"] or place.folder + "/work",
     }
+    if a["limit_seconds"] is not None:
+        variables["SLURM_JOB_END_TIME"] = str(began + a["limit_seconds"])
+    if a.get("cluster"):
+        variables["SLURM_CLUSTER_NAME"] = a["cluster"]
+    if a.get("submit_host"):
+        variables["SLURM_SUBMIT_HOST"] = a["submit_host"]
+    if a["cpu_millis"] >= 2000 and "SLURM_CPUS_PER_GPU" not in a["env"]:
+        # Slurm sets it where it was asked for; a job with one core may not have.
+        variables["SLURM_CPUS_PER_TASK"] = place.cores
+    if not {"SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU"} & a["env"].keys():
+        variables["SLURM_MEM_PER_NODE"] = str(a["memory_mib"] * len(ranks))
+    return variables
+
+
+def _cpus(a: Assignment, tasks: int) -> int:
+    """Whole cores that this number of tasks of the job has."""
+    return max(1, a["cpu_millis"] * tasks // 1000)
+
+
+def repeated(counts: Sequence[int]) -> str:
+    """Numbers of nodes as Slurm writes them: `2(x3),1`."""
+    runs = ((count, len(list(same))) for count, same in groupby(counts))
+    return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
 
 
 def _checkpoints(place: _Place) -> dict[str, str]:

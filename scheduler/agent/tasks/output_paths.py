@@ -33,7 +33,7 @@ def output_path(pattern: str, assignment: Assignment, *, node_name: str) -> str:
     job = str(assignment["job"])
     values = {
         "%": "%",
-        "A": assignment.get("array_id", job),
+        "A": str(assignment.get("array_id", job)),
         "a": str(assignment.get("array_index", _NO_INDEX)),
         "J": job,
         "j": job,

@@ -11,8 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from scheduler.api.base import once, person
-from scheduler.api.jobs import JobView, ReasonBodySerializer, reason_of
+from scheduler.api.base import REASON, once, person, reason_of
+from scheduler.api.jobs import JobView, ReasonBodySerializer
 from scheduler.api.results.binary import ARCHIVE_ANSWERS, KIND, kind_of
 from scheduler.api.serializers import JobSerializer, moment
 from scheduler.models import Checkpoint, CheckpointReason, CheckpointState
@@ -122,7 +122,8 @@ class JobCheckpointDetail(JobView):
 
     @extend_schema(
         operation_id="jobs_checkpoint_remove",
-        request=ReasonBodySerializer,
+        parameters=[REASON],
+        request=None,
         responses={204: OpenApiResponse(description="The bytes are deleted; this cannot be undone.")},
     )
     def delete(self, request: Request, ref: str, checkpoint: str) -> Response:

@@ -10,8 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
-from scheduler.api.base import body_of, once, person
-from scheduler.api.jobs import MAX_REASON, JobView, ReasonBodySerializer
+from scheduler.api.base import MAX_REASON, body_of, once, person
+from scheduler.api.jobs import JobView, ReasonBodySerializer
 from scheduler.api.serializers import JobSerializer, moment
 from scheduler.models import JobMove, MoveCause, MoveState
 from scheduler.selectors import node_by_ref

@@ -80,6 +80,8 @@ class Call:
     body: bytes
     #: What the body says, once it was read; None before, and where it cannot be read.
     payload: Any = None
+    #: Whose requests the throttle counts this one among; "" before it did.
+    counted_as: str = ""
     caller: Caller = field(default_factory=Caller)
     came_at: float = field(default_factory=time.monotonic)
 
@@ -110,7 +112,8 @@ class SubmitGroup:
         submissions: dict[Call, Submission] = {}
         for call, token, catalogue in self._admitted(calls):
             submission = self._read(call, token, catalogue)
-            if submission is not None and not self._wait_of(f"token:{token.pk}"):
+            call.counted_as = f"token:{token.pk}"
+            if submission is not None and not self._wait_of(call.counted_as):
                 submissions[call] = submission
         return _write(submissions)
 

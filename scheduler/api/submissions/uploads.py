@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from infra.api.problems import BadInput, too_big
-from infra.api.rest import NewestFirst, check_known
+from infra.api.rest import NewestFirst
 from infra.errors import InvalidInput
 from scheduler.agent.protocol import PIECE_BYTES
 from scheduler.api.base import ApiView, body_of, person
@@ -118,12 +118,12 @@ class Uploads(ApiView):
     serializer_class: Any = UploadSerializer
     pagination_class = NewestFirst
     required_scopes = _SCOPES
+    location = "/api/v1/uploads/{id}"
     schema_tags = ["uploads"]
 
     @extend_schema(operation_id="uploads_list", responses=UploadSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Your uploads, newest first, also those that were removed while a job still names them."""
-        check_known(request)
         page = self.paginate_queryset(verbs.uploads_of(person(request))) or ()
         return self.get_paginated_response([_row(row) for row in page])
 

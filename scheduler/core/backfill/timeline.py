@@ -52,6 +52,11 @@ class Pool:
         del self._ends[place]
         self._held -= self._needs[row]
 
+    def hold(self, row: int, end_ms: int) -> None:
+        """A job that started before the first pass runs, and is expected to end then."""
+        insort(self._ends, (end_ms, self._needs[row]))
+        self._held += self._needs[row]
+
     def expect(self, row: int, length_ms: int) -> None:
         """Take a job that has not started to run this long."""
         self._lengths[row] = length_ms
@@ -59,8 +64,7 @@ class Pool:
     def lengthen(self, row: int, end_ms: int, new_end_ms: int) -> None:
         """A running job that was expected to end then is expected to end later."""
         self.release(row, end_ms)
-        insort(self._ends, (new_end_ms, self._needs[row]))
-        self._held += self._needs[row]
+        self.hold(row, new_end_ms)
 
     # Room (`backfill.Room`).
 

@@ -20,6 +20,11 @@ def as_seen(snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
+def as_given(snapshot: Snapshot, policy: Policy) -> Policy:
+    """The policy as it is."""
+    return policy
+
+
 class EventLoop:
     """What a forecast and a simulation have in common: plan a cycle, apply it, go on to the next end.
 
@@ -61,13 +66,16 @@ class EventLoop:
         policy: Policy,
         plugins: Plugins = NO_PLUGINS,
         complete: Callable[[Snapshot], Snapshot] = as_seen,
+        choose: Callable[[Snapshot, Policy], Policy] = as_given,
     ) -> Plan:
         """Plan a cycle for this moment and apply its decisions; say for each start how long it runs (`run`).
 
-        `complete` adds to the snapshot what the virtual cluster does not know.
+        `complete` adds to the snapshot what the virtual cluster does not know; `choose` is which policy to plan by:
+        a forecast keeps the rule that is in force at its beginning.
         """
         snapshot = self.cluster.snapshot_at(self.now_ms, np.array(self.waiting, dtype=np.int64))
         whole = complete(snapshot)
+        policy = choose(whole, policy)
         plan = plan_cycle(whole, policy, plugins)
         for start in plan.starts:
             self._order[start.job_id] = self._started

@@ -30,13 +30,15 @@ LEAST_RUNS: Final = 5
 FARTHEST_MS: Final = 30 * 24 * 3_600_000
 #: In the short future a job runs as long as this part of such jobs at most.
 _SHORT: Final = 0.1
+#: In the future of the limits a job without a limit runs as long as this part of such jobs.
+_LONG: Final = 0.9
 #: The golden ratio spreads consecutive job ids evenly over 0..1, so that neighbours get different run times.
 _GOLDEN: Final = 0.618_033_988_749_895
 #: Steps in each third of the cycles, as a part of the time since the beginning: ends within one step are planned
 #: together. In the first third each moment is planned on its own.
-_STEPS: Final = (0.0, 0.03, 0.12)
+STEPS: Final = (0.0, 0.03, 0.12)
 #: No event comes sooner after the decision that it follows from.
-_LEAST_STEP_MS: Final = 1000
+LEAST_STEP_MS: Final = 1000
 
 
 class Course(StrEnum):
@@ -81,6 +83,30 @@ class RunTimes:
             return max(longer[min(int(share * len(longer)), len(longer) - 1)], 1000)
         return None if limit_ms == FOREVER_MS else limit_ms
 
+    def course_ms(
+        self,
+        course: Course,
+        job_id: int,
+        user: int,
+        project: int,
+        limit_ms: int,
+        elapsed_ms: int,
+        likely_ms: int,
+    ) -> int | None:
+        """How long a job that has run for `elapsed_ms` runs in a future; None = unknown.
+
+        `likely_ms` is how long a job without a limit is likely to run (0 = unknown). It counts where there is no
+        history. In the future of the limits such a job runs as long as nine of ten that ran for `elapsed_ms`, and not
+        shorter than it is likely to.
+        """
+        if course is Course.LIMITS and limit_ms != FOREVER_MS:
+            return limit_ms
+        if course is Course.LIMITS:
+            length = self.length_ms(user, project, limit_ms, _LONG, elapsed_ms)
+            return max(length or 0, likely_ms) if likely_ms > 0 else None
+        share = _SHORT if course is Course.SHORT else job_id * _GOLDEN % 1.0
+        return self.length_ms(user, project, limit_ms, share, elapsed_ms) or max(likely_ms, 0) or None
+
     @staticmethod
     def _points(
         user: int,
@@ -106,6 +132,9 @@ class Forecast:
     ends_first: int = 0  # running jobs that end before it starts, if all run to their limits
     ahead_jobs: int = 0
     unknown: str = ""
+    #: The ends of the range before calibration; None = it is not calibrated.
+    raw_p10_ms: int | None = None
+    raw_p90_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -146,18 +175,29 @@ def forecast(
     found = {}
     for number in wanted:
         latest, middle, earliest = (one.started_ms.get(number) for one in (limits, typical, short))
-        # Rarely an early end delays another job: then the futures are not in order, and the range holds all of them.
-        known = [at_ms for at_ms in (earliest, middle, latest) if at_ms is not None]
         found[number] = Forecast(
             number,
-            min(known, default=None) if earliest is not None else None,
-            middle if middle is None or latest is None else min(max(middle, min(known)), max(known)),
-            max(known) if latest is not None else None,
+            *in_order(earliest, middle, latest),
             limits.ends_first.get(number, 0),
             limits.ahead_jobs.get(number, 0),
             "" if latest is not None else _why_unknown(number, limits),
         )
     return found
+
+
+def in_order(
+    earliest: int | None, middle: int | None, latest: int | None
+) -> tuple[int | None, int | None, int | None]:
+    """P10, P50 and P90 in ms from the starts of a job in the three futures; None = it did not start there.
+
+    Rarely an early end delays another job: then the futures are not in order, and the range holds all of them.
+    """
+    known = [at_ms for at_ms in (earliest, middle, latest) if at_ms is not None]
+    return (
+        min(known) if earliest is not None else None,
+        middle if middle is None or latest is None else min(max(middle, min(known)), max(known)),
+        max(known) if latest is not None else None,
+    )
 
 
 def play_forward(
@@ -200,7 +240,7 @@ class _Playback:
             snapshot.now_ms,
             waiting=range(len(snapshot.pending)),
             moments=moments_of(snapshot),
-            least_step_ms=_LEAST_STEP_MS,
+            least_step_ms=LEAST_STEP_MS,
         )
         self._left = set(wanted)
         self._plan: Plan | None = None
@@ -223,14 +263,11 @@ class _Playback:
     def _run(
         self, number: int, started_ms: int, limit_ms: int, user: int, project: int, *, likely_ms: int
     ) -> None:
-        """Say how long a running job takes in this course; without a limit or a history, `likely_ms` (0 = unknown)."""
+        """Say how long a running job takes in this course; `likely_ms` is of a job without a limit (0 = unknown)."""
         now_ms = self._loop.now_ms
-        length: int | None = None if limit_ms == FOREVER_MS else limit_ms
-        if self._course is not Course.LIMITS:
-            share = _SHORT if self._course is Course.SHORT else number * _GOLDEN % 1.0
-            length = self._history.length_ms(user, project, limit_ms, share, now_ms - started_ms)
-        if length is None and likely_ms > 0:
-            length = likely_ms
+        length = self._history.course_ms(
+            self._course, number, user, project, limit_ms, now_ms - started_ms, likely_ms
+        )
         if length is None:
             self.future.endless += 1
         self._loop.run(number, None if length is None else max(started_ms + length - now_ms, 1000))
@@ -265,7 +302,7 @@ class _Playback:
         if next_ms is None or next_ms > min(self._begin_ms + FARTHEST_MS, until_ms):
             self.future.cut_short = True
             return False
-        step = _STEPS[min(3 * cycle // most_cycles, 2)]
+        step = STEPS[min(3 * cycle // most_cycles, 2)]
         for number, _ in self._loop.ends(next_ms + int(step * (next_ms - self._begin_ms))):
             self._ended_first += number in self._ran_first
         return True

@@ -1,4 +1,4 @@
-"""Scorers: load, balance, preferences of the job, and what labels say of a node, each 0 to 100."""
+"""Scorers: load, balance, preferences of the job, and what labels and past jobs say of a node, each 0 to 100."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from scheduler.core.cluster.free_columns import Floats
 from scheduler.core.cluster.workspace import Workspace
-from scheduler.core.columns import Bools
+from scheduler.core.columns import Bools, Ints
 from scheduler.core.placement.filters import FilterQuery
 from scheduler.core.placement.node_view import NodeView
 from scheduler.core.snapshot.request_classes import RequestClass
@@ -124,18 +124,37 @@ def wishes(query: FilterQuery, workspace: Workspace) -> tuple[int, Floats]:
     return wished + more, met + near
 
 
-def _by_label(key: str, *, low_is_good: bool) -> Callable[[FilterQuery, NodeView], Floats | None]:
-    """0..100 between the worst and the best value of a label; None when no node, or every one alike, has it."""
+def _by_label(
+    key: str, *, low_is_good: bool, observed: str = ""
+) -> Callable[[FilterQuery, NodeView], Floats | None]:
+    """0..100 between the worst and the best value of a label; None when all nodes are alike.
+
+    `observed` is the column of nodes with 0..100 of what was seen there: it counts where a node has no label.
+    """
 
     def rate(query: FilterQuery, nodes: NodeView) -> Floats | None:
         memo = nodes.workspace.memo
         name = f"label {key}"
         if name not in memo:
-            memo[name] = _label_points(nodes.workspace, key, low_is_good=low_is_good)
+            memo[name] = _node_points(nodes.workspace, key, observed, low_is_good=low_is_good)
         points = memo[name]
         return nodes.floats(points) if isinstance(points, np.ndarray) else None
 
     return rate
+
+
+def _node_points(workspace: Workspace, key: str, observed: str, *, low_is_good: bool) -> Floats | None:
+    labelled = _label_points(workspace, key, low_is_good=low_is_good)
+    if not observed:
+        return labelled
+    seen: Ints = getattr(workspace.cluster.snapshot.nodes, observed)
+    if not (known := seen >= 0).any():
+        return labelled
+    # Of a node that is not known nothing is said but that it is one of these.
+    points = np.where(known, seen, seen[known].mean())
+    if labelled is not None:
+        points = np.where(np.isnan(workspace.cluster.nodes.label_numbers(key)), points, labelled)
+    return points if (points != points[0]).any() else None
 
 
 def _label_points(workspace: Workspace, key: str, *, low_is_good: bool) -> Floats | None:
@@ -166,8 +185,8 @@ SCORERS: Final = (
     LabelScorer("affinity", _affinity),
     LabelScorer("data_locality", _data_locality),
     LabelScorer("cost", _by_label(COST, low_is_good=True)),
-    LabelScorer("reliability", _by_label(RELIABILITY, low_is_good=False)),
-    LabelScorer("performance", _by_label(PERFORMANCE, low_is_good=False)),
+    LabelScorer("reliability", _by_label(RELIABILITY, low_is_good=False, observed="reliability")),
+    LabelScorer("performance", _by_label(PERFORMANCE, low_is_good=False, observed="performance")),
     LabelScorer("network", _by_label(LATENCY, low_is_good=True)),
     LabelScorer("placement_quality", _placement_quality),
 )

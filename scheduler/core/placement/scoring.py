@@ -205,6 +205,7 @@ STRATEGIES: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
     "balanced": (("fit", 30), ("affinity", 20), ("load", 20), ("data_locality", 20), ("cost", 10)),
     "k8s": (("fit", 40), ("load", 30), ("affinity", 20), ("network", 10)),
     "multi-criteria": (("performance", 25), ("cost", 25), ("reliability", 25), ("network", 25)),
+    "quality": (*_WISHES, ("placement_quality", 100)),
 }
 
 

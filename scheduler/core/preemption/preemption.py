@@ -283,7 +283,7 @@ class _Selection:
         question = question_of(context, wanted, priority, self._rules)
         if question in self._useless:
             return None, None, []
-        plan = least_disruptive(wanted, priority, self._left, self._strategies, self._shrinking)
+        plan = self._least_disruptive(wanted, priority)
         if plan is None:
             if question is not None:
                 self._useless.add(question)
@@ -294,6 +294,25 @@ class _Selection:
         for victim in plan.victims:
             plan.by.release(victim)
         return place_preemptor(context, wanted), plan, resizes
+
+    def _least_disruptive(self, wanted: Preemptor, priority: int) -> PreemptionPlan | None:
+        """Under too little pressure what was lent is reclaimed, and nothing else."""
+        if not self._rules.pressure_percent or self._is_pressed(wanted.job_class):
+            return least_disruptive(wanted, priority, self._left, self._strategies, self._shrinking)
+        reclaims = [by for by in self._strategies if isinstance(by, ReclaimSearch)]
+        return least_disruptive(wanted, priority, self._left, reclaims, self._shrinking) if reclaims else None
+
+    def _is_pressed(self, job_class: JobClass) -> bool:
+        """Whether as much of what the job needs is allocated, on the nodes that it may use, as the policy asks."""
+        workspace, cluster = self._context.workspace, self._context.cluster
+        nodes = self._context.whole_candidates(job_class).filters.passing()
+        if job_class.query.request.per_task.gpus:
+            free, capacity = workspace.free_gpu_millis, cluster.devices.gpu_capacity
+        else:
+            free, capacity = workspace.free_cpu_millis, cluster.snapshot.nodes.cpu_millis
+        total = int(capacity[nodes].sum())
+        used = total - int(np.asarray(free)[nodes].sum())
+        return used * 100 >= self._rules.pressure_percent * total
 
     def _record(self, row: int, plan: PreemptionPlan, resizes: list[Resize]) -> None:
         cluster, result = self._context.cluster, self.result
@@ -353,7 +372,7 @@ def least_disruptive(
     for by in rights:
         victims = by.victims_of(wanted, priority, left)
         given = {}
-        if shrinking and not (by.only_cpus and victims):  # a suspended job loses nothing
+        if shrinking and not (victims and by.keeps_victims):
             fewer, others = shrinking.beside(wanted, by, priority, left)
             if others and (not victims or by.worth(others) < by.worth(victims)):
                 victims, given = others, fewer
@@ -387,4 +406,5 @@ def _orders(
             line=of.get(victim, ""),
             mode="suspend" if suspended else "requeue",
             instead="" if suspended or victim in of else why_requeued(rules, jobs, victim),
+            strategy=way.by.strategy_of(victim),
         )

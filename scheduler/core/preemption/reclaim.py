@@ -117,6 +117,11 @@ class ReclaimSearch(VictimSearch):
         self._lenders = Lenders(self.context)
         self._claims: list[Claim] = []
 
+    @property
+    def by_resource(self) -> bool:
+        """What was lent is taken back by who has borrowed, whatever else they hold."""
+        return False
+
     def allowed(self, wanted: Preemptor, priority: int) -> Bools:
         self._claims = self._lenders.claims(wanted.job_class)
         payers = self.context.cluster.paths.running

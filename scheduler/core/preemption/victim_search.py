@@ -70,6 +70,10 @@ class VictimSearch:
         weight = jobs.gpu_millis + jobs.cpu_millis // CORES_OF_A_GPU
         #: What stopping each costs: the work lost and the start again, by what it holds.
         self.cost: Ints = (jobs.lost_seconds + rules.restart_seconds) * np.maximum(weight, 1)
+        if rules.risk:
+            self.cost = _with_risk(
+                running, jobs.lost_seconds, rules, np.maximum(weight, 1), cluster.snapshot.now_ms
+            )
         self.loss: Ints = jobs.lost_seconds * jobs.gpu_millis // GPU_MILLIS
         #: By priority; where the profile says so, by class of service within it.
         self.standing: Ints = preemption_rank(cluster) if rules.qos else running.priority
@@ -93,6 +97,36 @@ class VictimSearch:
     def _priorities(self) -> list[int]:
         """The priorities of running jobs, each once."""
         return distinct(self.context.cluster.snapshot.running.priority).tolist()  # type: ignore[no-any-return]
+
+    @property
+    def by_resource(self) -> bool:
+        """Whether victims that hold the kind of resource that is asked for go first."""
+        return bool(self.rules.by_resource)
+
+    @property
+    def keeps_victims(self) -> bool:
+        """Whether victims that were found are kept, without a look for fewer beside elastic jobs that become smaller.
+
+        A suspended job loses nothing, and victims of the same resource are not given up for cheaper ones.
+        """
+        return self.only_cpus or self.by_resource
+
+    def strategy_of(self, victim: int) -> tuple[tuple[str, int], ...]:
+        """What spoke for a victim, where the policy chooses by risk, resource or pressure; () where it does not.
+
+        `cost` in seconds times what the job holds (a GPU is 1,000), `gpu_millis` of all its GPUs.
+        """
+        rules = self.rules
+        if not (rules.risk or rules.by_resource or rules.pressure_percent):
+            return ()
+        return (
+            ("cost", int(self.cost[victim])),
+            ("times_preempted", int(self.context.cluster.snapshot.running.times_preempted[victim])),
+            ("gpu_millis", int(self.jobs.gpu_millis[victim])),
+            ("risk", rules.risk),
+            ("by_resource", int(self.by_resource)),
+            ("pressure_percent", rules.pressure_percent),
+        )
 
     def may_stop(self, priority: int) -> Bools:
         """Running jobs that a job of this priority may have stopped."""
@@ -137,6 +171,24 @@ class VictimSearch:
     def victims_of(self, wanted: Preemptor, priority: int, most: int) -> list[int]:
         """The cheapest set of victims found that lets this job start, within the limit; [] when there is none."""
         allowed = self.allowed(wanted, priority)
+        if self.by_resource:
+            same = allowed & self._hold_same_resource(wanted)
+            if (same != allowed).any() and (victims := self._victims_among(wanted, same, most)):
+                return victims
+        return self._victims_among(wanted, allowed, most)
+
+    def _hold_same_resource(self, wanted: Preemptor) -> Bools:
+        """Running jobs that hold GPUs which this job can use; where it asks for none, those that hold none."""
+        request, cluster = wanted.job_class.query.request, self.context.cluster
+        held = np.zeros(len(self.rank), dtype=np.bool_)
+        if not request.per_task.gpus:
+            held[self.jobs.of_allocation[cluster.snapshot.allocations.gpu_millis > 0]] = True
+            return ~held
+        usable = cluster.allocations.gpus_held(request.gpu_model, request.gpu_memory_mib) > 0
+        held[self.jobs.of_allocation[usable]] = True
+        return held
+
+    def _victims_among(self, wanted: Preemptor, allowed: Bools, most: int) -> list[int]:
         if not allowed.any() or not self.bound.spend(REMOVALS_A_SEARCH):
             return []
         tried: set[tuple[int, ...]] = set()
@@ -337,6 +389,21 @@ class ReleasedAmounts:
         """Whether one task finds all amounts on a node before anything is given back."""
         nothing = np.zeros(0, dtype=np.int64)
         return bool(_most_slots(self, nothing, nothing).any())
+
+
+def _with_risk(
+    running: RunningColumns, lost_seconds: Ints, rules: PreemptionPolicy, weight: Ints, now_ms: int
+) -> Ints:
+    """(lost work + restart_seconds * (1 + times preempted)) * weight * (1 + part of its time that is over).
+
+    That part is 0 for a job whose end nobody knows, and counted in thousandths.
+    """
+    whole = np.maximum(running.expected_end_ms - running.started_ms, 1)
+    over = np.clip((now_ms - running.started_ms) * 1000 // whole, 0, 1000)
+    done = np.where(running.expected_end_ms > 0, over, 0)
+    again = rules.restart_seconds * (1 + running.times_preempted)
+    cost: Ints = (lost_seconds + again) * weight * (1000 + done) // 1000
+    return cost
 
 
 def cheapest_first(running: RunningColumns, cost: Ints, standing: Ints) -> Ints:

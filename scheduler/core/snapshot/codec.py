@@ -18,6 +18,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from quotas.core.resources import NAMES, Resources
+from scheduler.core.adaptive.reading import read_rule
+from scheduler.core.adaptive.rules import Adaptive, Ordering
 from scheduler.core.columns import Columns
 from scheduler.core.plan import (
     Decision,
@@ -132,7 +134,7 @@ def decode_delta(base: Snapshot, data: bytes) -> Snapshot:
 
 
 def encode_policy(policy: Policy) -> bytes:
-    return _pack(_frame({"kind": "policy", "version": VERSION, "policy": asdict(policy)}, []))
+    return _pack(_frame({"kind": "policy", "version": VERSION, "policy": _policy_words(policy)}, []))
 
 
 def decode_policy(data: bytes) -> Policy:
@@ -143,12 +145,27 @@ def decode_policy(data: bytes) -> Policy:
         raise CodecError(f"not a whole policy: {broken}") from broken
 
 
+def _policy_words(policy: Policy) -> dict[str, Any]:
+    """Rules are left out where there are none, as in recordings from before there were any."""
+    words = asdict(replace(policy, adaptive=None, queues=()))
+    del words["adaptive"]
+    words["queues"] = [[queue_id, _policy_words(own)] for queue_id, own in policy.queues]
+    if policy.adaptive is not None:
+        rules = [rule.as_dict() for rule in policy.adaptive.rules]
+        words["adaptive"] = {**asdict(policy.adaptive), "rules": rules}
+    return words
+
+
 def _policy_from(written: dict[str, Any]) -> Policy:
     words = {name: _tuples(value) for name, value in written.items()}
     words["preemption"] = PreemptionPolicy(
         **{k: _tuples(value) for k, value in written["preemption"].items()}
     )
     words["queues"] = tuple((queue_id, _policy_from(own)) for queue_id, own in written.get("queues", ()))
+    if adaptive := written.get("adaptive"):
+        own = Ordering(**{name: _tuples(value) for name, value in adaptive["own"].items()})
+        rules = tuple(read_rule(rule) for rule in adaptive["rules"])
+        words["adaptive"] = Adaptive(**{**adaptive, "own": own, "rules": rules})
     return Policy(**words)
 
 
@@ -429,8 +446,10 @@ def _start_from(row: list[Any]) -> Start:
 
 
 def _preempt_row(preempt: Preempt) -> list[Any]:
-    """What most are not, an eviction, a reclaim, a convergence or a suspension, is left out."""
-    *row, node_id, taint, kind, line, mode, instead = astuple(preempt)
+    """What most are not, an eviction, a reclaim, a convergence or a suspension, or have not, is left out."""
+    *row, node_id, taint, kind, line, mode, instead, strategy = astuple(preempt)
+    if strategy:
+        return [*row, node_id, list(taint), kind, line, mode, instead, [list(one) for one in strategy]]
     if mode != "requeue" or instead:
         return [*row, node_id, list(taint), kind, line, mode, instead]
     if kind != "preempt":

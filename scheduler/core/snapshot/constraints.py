@@ -14,7 +14,7 @@ NO_EXECUTE: Final = "NoExecute"
 #: `prefer`: the GPUs of a task come from one NUMA domain if possible; `one`: its CPUs, memory and GPUs all must.
 NUMA_WORDS: Final = ("prefer", "one")
 
-#: The key by which a requirement names nodes themselves. No label has it: a job request cannot name single nodes.
+#: The key by which a requirement names nodes themselves. No label has it.
 NODE_NAME: Final = "@node"
 
 #: Effects that keep a new task off a node; PreferNoSchedule only lowers its score.

@@ -21,11 +21,11 @@ def likely_ends_ms(running: RunningColumns, now_ms: int) -> Ints:
         return ends
     started, length = running.started_ms[predicted], running.predicted_seconds[predicted] * 1000
     ends = ends.copy()
-    ends[predicted] = started + length * _doubled(length, now_ms - started)
+    ends[predicted] = started + length * doubled(length, now_ms - started)
     return ends
 
 
-def _doubled(length: Ints, elapsed: Ints) -> Ints:
+def doubled(length: Ints, elapsed: Ints) -> Ints:
     """The smallest powers of two by which the lengths, times these, are longer than what has passed."""
     factor = np.ones(len(length), dtype=np.int64)
     while (short := length * factor <= elapsed).any():

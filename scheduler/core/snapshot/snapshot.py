@@ -80,6 +80,9 @@ class NodeColumns(Columns):
     isolation: Ints = ints(default=0)  # what keeps its jobs apart: bits of `node_isolation.BITS`
     features: Ints = ints(default=ALL)  # what its agent knows: bits of `agent_features.FEATURES`
     faulty: Bools = bools(default=False)  # its agent says that no task can start there now
+    #: What ended there lately says, 0 to 100 (`forecast.node_scores`); -1 = unknown.
+    reliability: Ints = ints(default=-1)
+    performance: Ints = ints(default=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,6 +291,15 @@ def turn_key(queue_id: int, by_user: bool, tenant_id: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
+class ChoiceColumns(Columns):
+    """Which rule of a profile was in force after the last cycle (`ordering.choice`). Empty without rules."""
+
+    id: Ints = ints()  # the queue whose own profile it is; 0 = the cluster's
+    rule: tuple[str, ...] = objects(default="")  # "" = none: the profile's own settings
+    since_ms: Ints = ints(default=0)
+
+
+@dataclass(frozen=True, eq=False)
 class QuotaColumns(Columns):
     """Upper bounds on what may be in use at once, each below one other or none.
 
@@ -373,6 +385,7 @@ class Snapshot:
     shares: ShareColumns = field(default_factory=ShareColumns)
     budgets: BudgetColumns = field(default_factory=BudgetColumns)
     turns: TurnColumns = field(default_factory=TurnColumns)
+    choices: ChoiceColumns = field(default_factory=ChoiceColumns)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -395,6 +408,7 @@ class Snapshot:
         shares: ShareColumns | None = None,
         budgets: BudgetColumns | None = None,
         turns: TurnColumns | None = None,
+        choices: ChoiceColumns | None = None,
     ) -> Snapshot:
         """Sort every class, renumber the classes and check every reference.
 
@@ -421,6 +435,7 @@ class Snapshot:
             shares=(shares or ShareColumns()).sorted_by_key(),
             budgets=(budgets or BudgetColumns()).sorted_by_key(),
             turns=(turns or TurnColumns()).sorted_by_key(),
+            choices=(choices or ChoiceColumns()).sorted_by_key(),
         )
         snapshot.check_references()
         return snapshot
@@ -449,7 +464,7 @@ class Snapshot:
 
 
 #: Groups that are recorded only where they have rows: recordings from before there were any stay as they are.
-LATER_GROUPS: Final = frozenset({"turns"})
+LATER_GROUPS: Final = frozenset({"turns", "choices"})
 
 #: Groups in the order they are recorded.
 GROUPS: Final = tuple(f.name for f in fields(Snapshot) if f.name not in {"now_ms", "classes"})

@@ -15,6 +15,7 @@ from quotas.core import ledger as core
 from quotas.models import DriftKind
 from quotas.services.reconcile import Mismatch, record_drift
 from scheduler.services.accounting.holds import FOUND, WITHOUT_HOLD, YOUNG, hold_running, lock
+from scheduler.state.db.fragments import live_attempts
 from scheduler.state.db.sql import run, run_together
 from scheduler.state.ledger import ledger
 
@@ -25,17 +26,17 @@ BATCH: Final = 200
 #: How far back ended attempts are checked: older ones were checked many times.
 LOOK_BACK: Final = timedelta(days=2)
 
-_WHOSE: Final = """attempt.id, job.number, job.project_id, job.user_id
-    FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id"""
+_WHOSE: Final = f"""attempt.id, job.number, job.project_id, job.user_id
+    FROM {live_attempts()} JOIN scheduler_job job ON job.number = attempt.job_id"""
 _ENTRY: Final = """SELECT 1 FROM quotas_ledgerentry entry
     WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id"""
 _UNCHARGED: Final = f"""
-SELECT {_WHOSE} WHERE attempt.is_live AND attempt.scheduled_at < %s
+SELECT {_WHOSE} WHERE attempt.scheduled_at < %s
     AND NOT EXISTS ({_ENTRY} AND entry.kind = 'charge' AND entry.ends_at >= %s)
 ORDER BY attempt.id
 """
 _RUNNING_OUT: Final = f"""
-SELECT {_WHOSE} WHERE attempt.is_live AND EXISTS ({_ENTRY} AND entry.kind = 'hold')
+SELECT {_WHOSE} WHERE EXISTS ({_ENTRY} AND entry.kind = 'hold')
     AND NOT EXISTS ({_ENTRY} AND entry.kind = 'hold' AND entry.ends_at > %s)
 ORDER BY attempt.id
 """

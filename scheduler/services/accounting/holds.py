@@ -14,6 +14,7 @@ from quotas.core.ledger import Entry
 from quotas.models import DriftKind
 from quotas.selectors.budgets import COUNTED_PROJECTS
 from quotas.services.reconcile import Mismatch, record_drift
+from scheduler.state.db.fragments import live_attempts
 from scheduler.state.db.sql import int_array, run, run_together
 from scheduler.state.ledger import ledger
 from scheduler.state.ledger.ledger import Accounts
@@ -24,23 +25,23 @@ YOUNG: Final = timedelta(seconds=30)
 BUDGET_BEGAN: Final = "its budget began to count while it ran"
 FOUND: Final = "found by the reconciler"
 
-_LIVE: Final = """
+_LIVE: Final = f"""
 SELECT attempt.id, job.number, job.project_id, job.user_id,
     attempt.scheduled_at > counted.since + interval '1 minute' AS was_there
-FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+FROM {live_attempts()} JOIN scheduler_job job ON job.number = attempt.job_id
     JOIN counted ON counted.project_id = job.project_id
-WHERE attempt.is_live AND attempt.scheduled_at < {before} AND NOT EXISTS (
+WHERE attempt.scheduled_at < {{before}} AND NOT EXISTS (
     SELECT 1 FROM quotas_ledgerentry entry
     WHERE entry.job_number = job.number AND entry.attempt_id = attempt.id AND entry.kind = 'hold')
 ORDER BY attempt.id
-"""
+"""  # noqa: S608  a constant of ours
 #: Live attempts on which a budget counts and that have nothing set aside; last, whether the budget was there before.
 WITHOUT_HOLD: Final = COUNTED_PROJECTS + _LIVE
-_RUNNING_IN: Final = """
+_RUNNING_IN: Final = f"""
 SELECT attempt.id, job.number, job.project_id, job.user_id
-FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
-WHERE attempt.is_live AND job.project_id = ANY(%s::bigint[])
-"""
+FROM {live_attempts()} JOIN scheduler_job job ON job.number = attempt.job_id
+WHERE job.project_id = ANY(%s::bigint[])
+"""  # noqa: S608  a constant of ours
 
 
 def hold_running(rows: Sequence[Any], *, now: datetime, drift: bool) -> int:

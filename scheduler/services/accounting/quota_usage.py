@@ -13,6 +13,7 @@ from quotas.core.limits import PENDING_JOBS, RUNNING_JOBS
 from quotas.models import Quota
 from scheduler.models import Allocation, Attempt, Job
 from scheduler.services.accounting import holds
+from scheduler.state.db.fragments import live_attempts
 from scheduler.state.db.sql import Rows, run, select_together
 from scheduler.state.load.quota_rows import Lines, amount_held, load_lines
 
@@ -34,12 +35,12 @@ FROM scheduler_allocation held JOIN scheduler_attempt attempt ON attempt.id = he
     JOIN scheduler_device device ON device.id = ANY(held.device_ids)
 WHERE held.released_at IS NULL AND held.gpu_millis > 0 GROUP BY 1, 2, 3, 4
 """
-_RUNNING: Final = """
+_RUNNING: Final = f"""
 SELECT job.project_id, job.user_id, request.job_type, count(*)
-FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+FROM {live_attempts()} JOIN scheduler_job job ON job.number = attempt.job_id
     JOIN scheduler_jobrequest request ON request.number = attempt.job_id
-WHERE attempt.is_live GROUP BY 1, 2, 3
-"""
+GROUP BY 1, 2, 3
+"""  # noqa: S608  a constant of ours
 _ORGANIZATION_OF: Final = "SELECT id, organization_id FROM accounts_project WHERE id = ANY(%s)"
 
 
@@ -68,7 +69,7 @@ class HeldAllocations:
             for project_id, *sums in held
         }
         running = (
-            Attempt.objects.live()
+            Attempt.objects.all_live()
             .filter(job__project__in=wanted)
             .order_by()
             .values_list("job__project")

@@ -7,7 +7,10 @@ from typing import Final
 from django.conf import settings
 from django.db import transaction
 
+from accounts.services import audit
+from scheduler import outbox
 from scheduler.models import Cluster, Partition, PriorityClass, Queue, SchedulerProfile
+from scheduler.services.cluster import named_rows
 
 #: Name, value, aliases, the classes it may preempt, what it is for.
 PRIORITY_CLASSES: Final[tuple[tuple[str, int, list[str], list[str], str], ...]] = (
@@ -28,16 +31,21 @@ PRIORITY_CLASSES: Final[tuple[tuple[str, int, list[str], list[str], str], ...]] 
 
 @transaction.atomic
 def ensure_defaults() -> Cluster:
-    """Create what is missing and change no row that exists; safe to run at every start."""
+    """Create what is missing; of the rows that exist, change only what a setting of the site decides.
+
+    Safe to run at every start.
+    """
     _ensure_priority_classes()
-    profile, _ = SchedulerProfile.objects.get_or_create(
-        name="default",
+    profile, created = SchedulerProfile.objects.get_or_create(
+        name=named_rows.DEFAULT_PROFILE,
         defaults={
             "policy": settings.SCHEDULING_POLICY,
             "tie_breakers": ["submitted"],
             "backfill": settings.SCHEDULING_BACKFILL,
         },
     )
+    if not created:
+        _follow_settings()
     cluster = Cluster.objects.order_by("id").first()
     if cluster is None:
         cluster = Cluster.objects.create(name="main", slug="main", profile=profile)
@@ -45,6 +53,28 @@ def ensure_defaults() -> Cluster:
         # No partitions on the queue: it reaches every node of the cluster.
         Queue.objects.create(cluster=cluster, name="default", slug="default", is_default=True)
     return cluster
+
+
+def _follow_settings() -> None:
+    """Give the default profile the order and backfill that the site's settings say, where they are set."""
+    profile = SchedulerProfile.objects.select_for_update().get(name=named_rows.DEFAULT_PROFILE)
+    before, given = {}, named_rows.given_by_settings(profile)
+    for field, name in given.items():
+        if getattr(profile, field) != (value := getattr(settings, name)):
+            before[field] = getattr(profile, field)
+            setattr(profile, field, value)
+    if not before:
+        return
+    profile.version += 1
+    profile.save(update_fields=[*before, "version"])
+    named_rows.refuse_change(profile, {})
+    for cluster in Cluster.objects.values_list("pk", flat=True):
+        outbox.wake_planner(cluster, trigger="settings")
+    audit.record(
+        by=None, action="schedulerprofile.edit", thing=profile, before=before,
+        after={field: getattr(profile, field) for field in before},
+        reason=f"Set by {', '.join(given[field] for field in before)}.",
+    )  # fmt: skip
 
 
 def _ensure_priority_classes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
@@ -18,7 +19,22 @@ OF_THE_CLUSTER: Final[Mapping[str, Any]] = {"backfill": "none", "preemption_enab
 #: The same among the options of a profile: none of these may be there.
 OPTIONS_OF_THE_CLUSTER: Final = (
     "backfill_order", "backfill_promises", "backfill_delay_seconds", "backfill_scan", "assemblies", "resize_seconds",
+    "shares",
 )  # fmt: skip
+
+DEFAULT_PROFILE: Final = "default"
+#: By field of the default profile, the setting that decides the field wherever the site sets it.
+SETTINGS_OF_DEFAULT: Final[Mapping[str, str]] = {
+    "policy": "SCHEDULING_POLICY",
+    "backfill": "SCHEDULING_BACKFILL",
+}
+
+
+def given_by_settings(profile: SchedulerProfile) -> dict[str, str]:
+    """By field of this profile, the setting of the site that decides it; empty for other profiles than the default."""
+    if profile.name != DEFAULT_PROFILE:
+        return {}
+    return {field: name for field, name in SETTINGS_OF_DEFAULT.items() if name in settings.SETTINGS_GIVEN}
 
 
 def refuse_removal(thing: models.Model) -> None:
@@ -52,6 +68,8 @@ def refuse_change(thing: models.Model, before: Mapping[str, Any]) -> None:
     """
     if isinstance(thing, PriorityClass) and before and before["name"].upper() != thing.name.upper():
         _refuse_class(thing, str(before["name"]))
+    if isinstance(thing, SchedulerProfile):
+        _refuse_given(thing, before)
     if isinstance(thing, (Queue, Cluster, SchedulerProfile)):
         own = Queue.objects.exclude(profile=None).exclude(profile=F("cluster__profile"))
         if isinstance(thing, Queue):
@@ -91,6 +109,17 @@ def ignored_in_queue(profile: SchedulerProfile, of_cluster: SchedulerProfile | N
         f"its own profile {profile.name} sets {', '.join(dict.fromkeys(said))}, which only the profile of the cluster "
         "decides, for all its queues."
     )
+
+
+def _refuse_given(profile: SchedulerProfile, before: Mapping[str, Any]) -> None:
+    """A change that the next start would undo."""
+    for field, name in given_by_settings(profile).items():
+        if before and getattr(profile, field) != before[field]:
+            raise Conflict(
+                message=f"The setting {name} decides the {field} of the profile {profile.name}: "
+                f"{getattr(settings, name)}.",
+                way_out=f"Change {name} and start Muster again, or remove it; or make another profile.",
+            )
 
 
 def _refuse_class(priority_class: PriorityClass, name: str) -> None:

@@ -26,7 +26,9 @@ from scheduler.models import (
     SchedulerProfile,
 )
 from scheduler.services.cluster import named_rows, overcommit
+from scheduler.services.cluster.inventory_service import refuse_other_place
 from scheduler.services.cluster.taints import signed
+from scheduler.state.records import policy_faults
 
 #: What may be written here, and who may: the policy of the site is the admins', the rest the operators'.
 VERBS: Final[Mapping[type[models.Model], str]] = {
@@ -95,7 +97,11 @@ def save_settings(
         thing.save(update_fields=own)
     save_relations()
     named_rows.refuse_change(thing, before)
+    if isinstance(thing, Node):
+        refuse_other_place(thing, before)
     overcommit.recount(thing)
+    if isinstance(thing, SchedulerProfile):
+        policy_faults.rules_are_new(thing.name)
     old, new = audit.changed(before, settings_of(kind._default_manager.get(pk=thing.pk)))
     if old or new:
         _announce(thing)

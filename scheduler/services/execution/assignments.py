@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import socket
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -74,7 +75,7 @@ def _take(
         )
         for node_id, its in by_node.items()
     }
-    to_run = elements_to_run([job.job for job in by_attempt.values() if job.array_id is not None])
+    to_run = elements_to_run([job.job for job in by_attempt.values() if job.array_number is not None])
     for assignment in chain.from_iterable(given.values()):
         add_elements(assignment, to_run)
     wanted = {job.job: secrets_of_job(job) for job in by_attempt.values() if job.secrets != "[]"}
@@ -107,11 +108,12 @@ _START_TASKS: Final = "UPDATE scheduler_task SET state = 'starting' WHERE id = A
 _DESCRIBED: Final = """
 SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, queue.slug, r.command, r.script,
     r.env, r.working_dir, r.cpu_millis, r.memory_mib, r.time_limit_seconds, r.tasks, r.min_tasks, r.gpu_slice,
-    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_id, r.array_index, r.checkpoint, r.storage_mib,
+    r.cpu_limit_millis, r.memory_limit_mib, r.numa, r.array_number, r.array_index, r.checkpoint, r.storage_mib,
     queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes,
     CASE WHEN a.epoch > 1 THEN (SELECT min(t.id) FROM scheduler_attempt e JOIN scheduler_task t ON t.attempt_id = e.id
         WHERE e.job_id = j.number) END,
-    r.secrets, j.user_id, j.project_id, r.upload
+    r.secrets, j.user_id, j.project_id, r.upload,
+    (SELECT c.slug FROM scheduler_cluster c WHERE c.id = queue.cluster_id)
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
     LEFT JOIN accounts_user person ON person.id = j.user_id
@@ -149,7 +151,7 @@ class _AttemptRow(NamedTuple):
     cpu_limit_millis: int | None
     memory_limit_mib: int | None
     numa: str
-    array_id: UUID | None
+    array_number: int | None
     array_index: int | None
     checkpoint: str  # JSON
     storage_mib: int
@@ -164,6 +166,7 @@ class _AttemptRow(NamedTuple):
     user_id: int
     project_id: int
     upload: UUID | None
+    cluster: str | None
 
     @property
     def scratch_limit_mib(self) -> int:
@@ -234,6 +237,8 @@ def _assignment(task: _StartableTask, job: _AttemptRow, on_node: _OnNode) -> Ass
     node = on_node.node
     layout = on_node.layouts.get(task.attempt) or [_Place(task.rank, node.pk, node.name, node.address)]
     nodes = {place.node_id: place.node for place in layout}  # each once, in order of first rank
+    here = [place.rank for place in layout if place.node_id == node.pk]
+    devices = {one: on_node.devices.get((task.attempt, one), []) for one in here}
     return Assignment(
         task=task.task,
         epoch=job.epoch,
@@ -255,7 +260,12 @@ def _assignment(task: _StartableTask, job: _AttemptRow, on_node: _OnNode) -> Ass
         script=job.script,
         env={str(key): str(value) for key, value in json.loads(job.env).items()},
         working_dir=job.working_dir,
-        devices=on_node.devices.get((task.attempt, task.rank), []),
+        devices=devices.get(task.rank, []),
+        cluster=job.cluster or "",
+        submit_host=socket.gethostname(),
+        node_tasks=list(Counter(place.node_id for place in layout).values()),
+        node_ranks=here,
+        node_devices=sorted(chain.from_iterable(devices.values())),
         cpu_millis=job.cpu_millis,
         memory_mib=job.memory_mib,
         limit_seconds=job.time_limit_seconds,
@@ -289,8 +299,8 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["probes"] = json.loads(job.probes)
     if job.min_tasks is not None:
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
-    if job.array_id is not None and job.array_index is not None:
-        assignment["array_id"], assignment["array_index"] = str(job.array_id), job.array_index
+    if job.array_number is not None and job.array_index is not None:
+        assignment["array_id"], assignment["array_index"] = str(job.array_number), job.array_index
     if job.checkpoint != "{}":
         _add_checkpoint(assignment, job)
 

@@ -15,6 +15,7 @@ from scheduler.backends.registry import UnknownBackend
 from scheduler.core.lifecycle import StopReason
 from scheduler.models import Cluster
 from scheduler.services.cluster.heartbeats import DOOR_SCOPE
+from scheduler.services.cluster.node_scores import SILENT
 from scheduler.services.execution import dispatch
 from scheduler.services.execution.backend_driver import drive_backend
 from scheduler.services.execution.reports import BATCH, announce_nodes_of
@@ -23,6 +24,7 @@ from scheduler.services.jobs import deadlines
 from scheduler.state.apply import suspension
 from scheduler.state.db.sql import run
 from scheduler.state.lifecycle import dependencies
+from scheduler.state.records.node_scores import note_outages
 from scheduler.state.settle import partial_failure
 from scheduler.state.settle.release import attempts_with_ended_tasks, release_ended_tasks
 from scheduler.state.settle.settle import Settled, attempts_to_settle, settle_many
@@ -75,15 +77,17 @@ def _age_nodes() -> tuple[int, int]:
         " WHERE h.node_id = n.id AND n.state = ANY(%s)"
         " AND h.lease_expires_at < clock_timestamp() - make_interval(secs => %s) AND EXISTS ("
         "  SELECT 1 FROM scheduler_lease WHERE scope = %s AND expires_at > clock_timestamp())"
-        " RETURNING n.name, n.cluster_id"
+        " RETURNING n.name, n.cluster_id, n.id, n.cordoned OR n.draining"
     )
     with transaction.atomic():
         down = run(age, ["down", ["up", "unknown"], grace, DOOR_SCOPE])
         unknown = run(age, ["unknown", ["up"], 0, DOOR_SCOPE])
-        for name, _ in down:
+        for name, *_ in down:
             log.error("node_down", node=name)
-        for name, _ in unknown:
+        for name, *_ in unknown:
             log.warning("node_unknown", node=name)
+        # A node that an operator has taken out of service may be switched off: that says nothing about it.
+        note_outages([node for _, _, node, is_out_of_service in down if not is_out_of_service])
         if down or unknown:
             outbox.announce(outbox.CLUSTER_TOPIC)
             for cluster_id in {row[1] for row in (*down, *unknown)}:
@@ -99,14 +103,14 @@ def _lose_attempts_of_down_nodes() -> list[Settled]:
         "SELECT DISTINCT ON (a.id) a.id, a.epoch, n.name FROM scheduler_task t"
         " JOIN scheduler_node n ON n.id = t.node_id JOIN scheduler_attempt a ON a.id = t.attempt_id"
         " WHERE n.state = 'down' AND EXISTS (SELECT 1 FROM scheduler_nodeheartbeat h WHERE h.node_id = n.id)"
-        " AND t.is_live AND a.is_live ORDER BY a.id"
+        " AND t.released_at IS NULL AND t.is_live AND a.is_live ORDER BY a.id"
     )
     settled: list[Settled] = []
     for first in range(0, len(rows), BATCH):
         batch = rows[first : first + BATCH]
         settled += settle_many(
             [row[0] for row in batch],
-            lost={row[0]: f"Node {row[2]} stopped responding." for row in batch},
+            lost={row[0]: SILENT % row[2] for row in batch},
             epochs={row[0]: row[1] for row in batch},
         )
     return settled
@@ -116,7 +120,7 @@ def _end_unstarted() -> None:
     """End tasks of stopped attempts that no agent has fetched."""
     stopped = run(
         "SELECT DISTINCT a.id FROM scheduler_attempt a JOIN scheduler_task t ON t.attempt_id = a.id"
-        " WHERE a.is_live AND a.stop_asked_at IS NOT NULL AND t.state = 'assigned'"
+        " WHERE t.released_at IS NULL AND a.is_live AND a.stop_asked_at IS NOT NULL AND t.state = 'assigned'"
     )
     if stopped:
         dispatch.end_unstarted([row[0] for row in stopped])
@@ -131,7 +135,8 @@ def _stop_overdue() -> int:
         rows = run(
             "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now() WHERE id IN ("
             "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
-            "  WHERE a.is_live AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
+            "  WHERE a.id IN (SELECT t.attempt_id FROM scheduler_task t WHERE t.released_at IS NULL) AND a.is_live"
+            "  AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
             "   + make_interval(secs => r.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
             "  FOR NO KEY UPDATE OF a SKIP LOCKED) RETURNING id",
             [
@@ -144,9 +149,10 @@ def _stop_overdue() -> int:
 
 
 def _end_waits() -> int:
-    """End the waits of jobs whose time to wait for other jobs is over; answers how many."""
+    """End the waits of jobs whose time to wait for other jobs is over, and for arrays that are; answers how many."""
     with transaction.atomic():
         clusters, count = dependencies.expire_waits(at=timezone.now())
+        clusters |= dependencies.resolve_arrays(at=timezone.now())
         for cluster_id in sorted(clusters):
             outbox.wake_planner(cluster_id, trigger="dependency")
     return count

@@ -42,7 +42,8 @@ def note_slow_starts() -> int:
 _ACCEPTED: Final = """
 SELECT DISTINCT ON (a.job_id) n.name, a.job_id, a.epoch
 FROM scheduler_attempt a JOIN scheduler_task t ON t.attempt_id = a.id JOIN scheduler_node n ON n.id = t.node_id
-WHERE a.is_live AND a.state = 'assigned' AND a.scheduled_at < clock_timestamp() - make_interval(secs => %s)
+WHERE t.released_at IS NULL AND a.is_live AND a.state = 'assigned'
+    AND a.scheduled_at < clock_timestamp() - make_interval(secs => %s)
     AND a.stop_asked_at IS NULL AND t.state = 'starting' AND a.job_id = ANY(coalesce(%s::bigint[], ARRAY[a.job_id]))
 ORDER BY a.job_id, t.rank
 """

@@ -69,7 +69,9 @@ def _statement(equal: tuple[str, ...], differing: tuple[str, ...], event: tuple[
             SELECT nextval('{requests}_number_seq') AS number, given.*
               FROM (SELECT {values} FROM {source}) AS given({", ".join(named)})
         ), new_requests AS (
-            INSERT INTO {requests} ({of_request}) SELECT {of_request} FROM new
+            INSERT INTO {requests} ({of_request}, array_number)
+            SELECT {of_request}, CASE WHEN array_id IS NOT NULL THEN min(number) OVER (PARTITION BY array_id) END
+              FROM new
         ), new_jobs AS (
             INSERT INTO {jobs} ({of_job}) SELECT {of_job} FROM new
         ), first_events AS (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 from django.db import transaction
 from django.utils import timezone
@@ -127,31 +127,44 @@ def _release(job: Job, by: User, reason: str) -> None:
             message=f"Job {job.number} is {job.public_state} and not held.",
             way_out="Only a held job can be released.",
         )
-    if not _may_release(job, by):
+    role = permissions.roles_of(by, project_ids=[job.project_id]).get(job.project_id)
+    if not may_release(job, by, role):
         who = "an operator" if job.held_by == "admin" else "a lead of its project"
         raise NotAllowed(
             message=f"Job {job.number} was held by {who}.",
             way_out=f"Ask {who} to release it.",
             refused=("release", job),
         )
-    now = timezone.now()
     because = f"released by {by.username}" + (f": {reason}" if reason else "")
-    found = conditions_of(job)
-    if any(condition.missing for condition in found):
-        waits = wait_reason(found, at=now, until=job.depends_until_at, then=job.depends_on_timeout)
-        move_job(job, JobState.BLOCKED, because=because, by=by, at=now, held_by="", **waits)
-    else:
-        eligible_at = max(now, job.begin_at) if job.begin_at else now
-        move_job(job, JobState.QUEUED, because=because, by=by, at=now, held_by="", eligible_at=eligible_at,
-                 **not_evaluated(now))  # fmt: skip
+    if queue_again(job, because=because, by=by, at=timezone.now()):
         outbox.wake_planner(job.queue.cluster_id, trigger="release")
     _audit_verb("job.release", job, by, before=JobState.HELD, reason=reason)
 
 
-def _may_release(job: Job, by: User) -> bool:
+def queue_again(job: Job, *, because: str, by: User, at: datetime) -> bool:
+    """Move a held job to where it belongs; answers whether the planner may start it, or it waits for others."""
+    found = conditions_of(job)
+    if any(condition.missing for condition in found):
+        waits = wait_reason(found, at=at, until=job.depends_until_at, then=job.depends_on_timeout)
+        move_job(job, JobState.BLOCKED, because=because, by=by, at=at, held_by="", **waits)
+        return False
+    eligible_at = max(at, job.begin_at) if job.begin_at else at
+    move_job(job, JobState.QUEUED, because=because, by=by, at=at, held_by="", eligible_at=eligible_at,
+             **not_evaluated(at))  # fmt: skip
+    return True
+
+
+class Held(Protocol):
+    """A held job, as far as who may release it depends on that."""
+
+    @property
+    def held_by(self) -> str: ...
+
+
+def may_release(job: Held, by: User, role: str | None) -> bool:
+    """Whether a person of this role in its project may release a job: not what somebody with more rights holds."""
     if by.is_operator or job.held_by in ("", "user"):
         return True
-    role = permissions.roles_of(by, project_ids=[job.project_id]).get(job.project_id)
     return job.held_by == "lead" and role == ProjectRole.LEAD
 
 

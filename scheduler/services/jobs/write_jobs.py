@@ -30,7 +30,7 @@ from scheduler import outbox
 from scheduler.core.lifecycle import JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.deadlines import HasDeadline, check_after
-from scheduler.models import Job
+from scheduler.models import Job, Queue
 from scheduler.services.accounting.quota_usage import pending_jobs_of
 from scheduler.services.jobs.bulk_insert import NewRows, insert_jobs_with_events
 from scheduler.services.jobs.elements import write_elements
@@ -108,7 +108,7 @@ class NewJobs(Sequence[Job]):
         job.__dict__.update(zip(OWN_COLUMNS, part.own, strict=True))
         job.__dict__.update(
             uuid=row.uuid, number=number, request_id=number, outcome=None, array_id=part.array_id,
-            array_index=row.array_index,
+            array_index=row.array_index, array_number=self._array_number(part),
         )  # fmt: skip
         job._state = ModelState()
         job._state.adding, job._state.db = False, DEFAULT_DB_ALIAS
@@ -116,6 +116,12 @@ class NewJobs(Sequence[Job]):
             "queue": part.spec.queue, "project": part.spec.project, "user": self.submission.by,
         }  # fmt: skip
         return job
+
+    def _array_number(self, part: _Part) -> int | None:
+        """The number of the array's first element; None for a single job."""
+        if part.array_id is None:
+            return None
+        return self.numbers[next(row.uuid for row in self.rows if row.part is part)]
 
 
 @transaction.atomic
@@ -366,6 +372,13 @@ class _Room:
                 code="too-many-pending",
                 way_out="Wait until some have started, or cancel some; an operator can raise the limit.",
             )
+
+
+def require_room(queue: Queue) -> None:
+    """Raise TooMany where a queue is full for one more pending job; until the transaction ends, none other comes."""
+    _Room([SimpleNamespace(queue=queue, waits_on=())]).take(  # type: ignore[list-item]
+        [SimpleNamespace(queue=queue, waits_on=(), size=1)]  # type: ignore[list-item]
+    )
 
 
 def _lock(kind: int, number: int) -> None:

@@ -101,7 +101,7 @@ def _candidates(cluster: Cluster, snapshot: Snapshot) -> list[tuple[Attempt, Nod
     moving = set(JobMove.objects.filter(ended_at=None).values_list("job_id", flat=True))
     attempts = [
         attempt
-        for attempt in Attempt.objects.live()
+        for attempt in Attempt.objects.all_live()
         .filter(job__queue__cluster=cluster, job__state__in=RUNS)
         .exclude(job__restart_policy=RestartPolicy.NEVER)
         .select_related("job__user", "job__project", "job__queue")

@@ -18,6 +18,7 @@ from django.db import Error, transaction
 from scheduler.backends.registry import UnknownBackend, capabilities_of
 from scheduler.core.columns import Ints
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.ordering.choice import choose, in_force, without_rules
 from scheduler.core.placement.plugins import BrokenPlugin, Plugin, PluginFailed, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
@@ -28,6 +29,7 @@ from scheduler.state.apply import (
     apply_suspension,
     expected_starts,
     pending_reasons,
+    policy_choices,
 )
 from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_plan import Applied
@@ -162,7 +164,8 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     times.end_of("load")
     plan, policy = _plan(loaded, policy)
     times.end_of("plan")
-    recording = recordings.encode(snapshot, policy, plan, cluster_id=cluster_id)
+    new_choice = policy_choices.is_new(snapshot, policy)
+    recording = recordings.encode(snapshot, policy, plan, cluster_id=cluster_id, always=new_choice)
     lease = _renewed_if_old(lease)
     context = ApplyContext(
         cluster_id=cluster_id, backend=loaded.backend, snapshot=snapshot, policy=policy, lease=lease,
@@ -184,20 +187,29 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
 
 
 def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
-    """The plan by this policy; by the default one where it cannot be followed, which operators then see.
+    """The plan by this policy; without a rule that cannot be followed, by the default policy where it cannot be
+    followed itself; operators then see it.
 
     Raises PluginFailed, and whatever planning by the default policy raises.
     """
     cluster_id, problem = loaded.cluster_id, loaded.profile_problem
-    if not problem:
+    policy_faults.rules_are_gone(cluster_id, loaded.rules_gone)
+    set_aside = dict(loaded.rule_problems)
+    while not problem:
         try:
             plan = plan_cycle(loaded.snapshot, policy, plugins=installed_plugins())
         except PluginFailed:
             raise
         except Exception as error:
             log.exception("policy_failed", cluster=cluster_id)
-            problem = f"planning raised {type(error).__name__}: {error}"
+            why = f"planning raised {type(error).__name__}: {error}"
+            rules = {(one.profile, one.rule) for one in in_force(policy) if one.rule}
+            set_aside |= {policy_faults.rule_label(rule, profile): why for profile, rule in rules}
+            policy = choose(loaded.snapshot, without_rules(policy, rules))
+            problem = "" if rules else why
         else:
+            for rule, why in set_aside.items():
+                policy_faults.set_rule_aside(cluster_id, rule, why)
             if loaded.profile_was_out:
                 policy_faults.profile_is_well(cluster_id)
             return plan, policy
@@ -223,6 +235,7 @@ def _apply(
     times.restart()
     apply_suspension.apply_resumes(plan.resumes, lease=context.lease, at=context.at)
     with transaction.atomic():
+        policy_choices.write(context)
         applied = apply_plan.apply_plan(plan, context)
         times.end_of("apply")
         result = CycleResult(
@@ -246,6 +259,7 @@ def _apply(
                 load_us=result.load_us, plan_us=result.plan_us, apply_us=result.apply_us,
                 pending_count=len(folded.ids), started_count=result.started,
                 refused=[refusal.as_dict() for refusal in applied.refused],
+                rules=[one._asdict() for one in in_force(context.policy)],
             )  # fmt: skip
     if recording and context.cycle_id:
         recordings.keep_base(recording, context.cluster_id, context.cycle_id)

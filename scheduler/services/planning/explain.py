@@ -32,7 +32,7 @@ from scheduler.services.planning.explanation_parts import (
     nodes_of,
 )
 from scheduler.services.planning.forecasts import Record, StartRange, kept_range, range_now, record
-from scheduler.services.planning.profiles import leaving_out_failing
+from scheduler.services.planning.profiles import OrderInForce, leaving_out_failing, order_of
 from scheduler.services.planning.replay import PlacementBasis, placement_basis
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.planning.suspension_reason import suspension_reason
@@ -89,6 +89,8 @@ class JobExplanation:
     #: When it is likely to start, and how often such ranges were right.
     start: StartRange | None = None
     record: Record | None = None
+    #: By what the jobs of its queue are ordered and placed, and by which rule, as the next cycle has it.
+    order: OrderInForce | None = None
     snapshot_at: datetime | None = None
     #: Of a job that has started: the filters, the order and the scores by which it was given its nodes.
     placement: PlacementBasis | None = None
@@ -188,6 +190,7 @@ def _waits(
         change=change,
         start=start or kept_range(job.number),
         record=record(),
+        order=order_of(planned.policy, job.queue_id),
         snapshot_at=moment_of(planned.snapshot),
     )
 

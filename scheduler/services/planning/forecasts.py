@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import numpy as np
 import structlog
 from django.conf import settings
 from django.db.models import Count, Q
 from django.utils import timezone
 
+from scheduler.core.forecast.calibration import Calibration, calibrated, learn
 from scheduler.core.forecast.forecast import Forecast, RunTimes, forecast, points_of
 from scheduler.core.forecast.runtimes import predict
 from scheduler.core.policy import Policy
@@ -23,6 +27,7 @@ from scheduler.models import (
     ForecastOutcome,
     ForecastRun,
     Job,
+    PredictionAccuracy,
     RuntimePrediction,
     StartForecast,
 )
@@ -38,6 +43,8 @@ DAYS: Final = 30
 #: Finished jobs whose run times are read, and for how long these are cached.
 MOST_RUNS: Final = 20_000
 RUNS_SECONDS: Final = 300.0
+#: Judged starts that ranges are calibrated by.
+MOST_OUTCOMES: Final = 5_000
 #: Run times are predicted anew so often.
 PREDICT_SECONDS: Final = 60.0
 #: A cluster is forecast again after this many times as long as the last round took.
@@ -120,13 +127,24 @@ def forecast_all() -> int:
 def predict_run_times(*, cluster_id: int) -> int:
     """Predict how long the next job of each person and job name runs, from the last jobs of the cluster.
 
-    Answers how many predictions changed. Nothing else is written: a job that starts without a time limit keeps the
-    prediction of that moment with its attempt.
+    Answers how many predictions changed. How good earlier ones were is written beside them. A job that starts
+    without a time limit keeps the prediction of that moment with its attempt.
     """
     earlier: dict[tuple[int, str], list[int]] = defaultdict(list)
     since = timezone.now() - timedelta(days=DAYS)
+    ratios: list[int] = []  # predicted by real run times, in thousandths
     for row in forecasts.ran(cluster_id=cluster_id, since=since, most=MOST_RUNS):  # the latest first
         earlier[row.user_id, row.name].append(row.ran_seconds)
+        if row.predicted_seconds:
+            ratios.append(1000 * row.predicted_seconds // row.ran_seconds)
+    forecasts.store_accuracy(
+        cluster_id=cluster_id,
+        since=since,
+        most=MOST_RUNS,
+        runs=len(ratios),
+        longer=sum(ratio < 1000 for ratio in ratios),
+        ratio_millis=statistics.median_low(ratios) if ratios else None,
+    )
     found = {key: made for key, seconds in earlier.items() if (made := predict(seconds)) is not None}
     changed = forecasts.store_predictions(found, cluster_id=cluster_id)
     _predicted[cluster_id] = time.monotonic()
@@ -143,7 +161,7 @@ def forecast_cluster(*, cluster_id: int) -> int:
     """
     began = time.monotonic()
     loaded = load_snapshot(cluster_id=cluster_id, paused_queues=False)
-    snapshot = loaded.snapshot
+    snapshot = with_predictions(loaded.snapshot, cluster_id=cluster_id)
     jobs = len(snapshot.pending)
     if jobs:
         size = jobs + len(snapshot.running) + len(snapshot.nodes)
@@ -154,7 +172,9 @@ def forecast_cluster(*, cluster_id: int) -> int:
                 snapshot, left.policy, times, most_cycles=most, plugins=installed_plugins()
             ),
         )
-        forecasts.store_forecasts(found.values(), at=_moment(snapshot.now_ms))
+        calibration = calibration_of(cluster_id)
+        ranges = [calibrated(one, calibration, snapshot.now_ms) for one in found.values()]
+        forecasts.store_forecasts(ranges, at=_moment(snapshot.now_ms))
     took_ms = int(1000 * (time.monotonic() - began))
     ForecastRun.objects.update_or_create(
         cluster_id=cluster_id, defaults={"ended_at": timezone.now(), "took_ms": took_ms, "jobs": jobs}
@@ -169,14 +189,30 @@ def range_now(snapshot: Snapshot, policy: Policy, job_id: int, *, cluster_id: in
     if not cycles:
         return None
     found = forecast(
-        snapshot,
+        with_predictions(snapshot, cluster_id=cluster_id),
         policy,
         run_times(cluster_id),
         jobs=[job_id],
         most_cycles=cycles,
         plugins=installed_plugins(),
     )
-    return _range_of(found[job_id], snapshot.now_ms)
+    return _range_of(calibrated(found[job_id], calibration_of(cluster_id), snapshot.now_ms), snapshot.now_ms)
+
+
+def with_predictions(snapshot: Snapshot, *, cluster_id: int) -> Snapshot:
+    """The snapshot in which pending jobs without a time limit are expected to run as long as earlier runs say.
+
+    Cycles do not need it: a prediction becomes part of the plan with the attempt, as the job starts.
+    """
+    pending = snapshot.pending
+    unlimited = np.flatnonzero(pending.predicted_seconds > 0)
+    if not len(unlimited):
+        return snapshot
+    known = forecasts.planned_seconds(pending.id[unlimited].tolist(), cluster_id=cluster_id)
+    seconds = pending.predicted_seconds.copy()
+    for row, number in zip(unlimited.tolist(), pending.id[unlimited].tolist(), strict=True):
+        seconds[row] = known.get(number, seconds.item(row))
+    return replace(snapshot, pending=replace(pending, predicted_seconds=seconds))
 
 
 def live_cycles(snapshot: Snapshot) -> int:
@@ -246,6 +282,64 @@ def run_times(cluster_id: int) -> RunTimes:
 _runs: dict[int, tuple[float, RunTimes]] = {}
 
 
+def calibration_of(cluster_id: int) -> Calibration:
+    """How the ranges of a cluster are corrected, by the starts that were judged lately."""
+    known = _calibrations.get(cluster_id)
+    if known is not None and time.monotonic() - known[0] < PREDICT_SECONDS:
+        return known[1]
+    since = timezone.now() - timedelta(days=DAYS)
+    rows = forecasts.outcomes(cluster_id=cluster_id, since=since, most=MOST_OUTCOMES)
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    found = learn(table[:, 0], table[:, 1], table[:, 2])
+    _calibrations[cluster_id] = (time.monotonic(), found)
+    return found
+
+
+_calibrations: dict[int, tuple[float, Calibration]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How good the predictions of one cluster were over the last days; None where nothing has been judged."""
+
+    cluster: str
+    days: int
+    starts: int
+    inside_percent: int | None
+    width_seconds: int | None  # the median of the first ranges
+    waited_seconds: int | None  # the median, from the forecast to the start
+    runs: int  # ended runs without a time limit that had a prediction from earlier runs
+    longer_percent: int | None  # of them, those that ran longer than predicted
+    shorter_percent: int | None
+    median_ratio: float | None  # predicted by real run time
+
+
+def accuracies(cluster_ids: Collection[int]) -> list[Accuracy]:
+    """The accuracy of predictions of these clusters, by name; from one row each."""
+    rows = PredictionAccuracy.objects.filter(cluster__in=cluster_ids).select_related("cluster")
+    return [_accuracy_of(row) for row in rows.order_by("cluster__name", "cluster_id")]
+
+
+def _accuracy_of(row: PredictionAccuracy) -> Accuracy:
+    longer = _percent(row.longer, row.runs)
+    return Accuracy(
+        cluster=row.cluster.name,
+        days=DAYS,
+        starts=row.starts,
+        inside_percent=_percent(row.inside, row.starts),
+        width_seconds=row.width_seconds,
+        waited_seconds=row.waited_seconds,
+        runs=row.runs,
+        longer_percent=longer,
+        shorter_percent=None if longer is None else 100 - longer,
+        median_ratio=None if row.ratio_millis is None else row.ratio_millis / 1000,
+    )
+
+
+def _percent(part: int, whole: int) -> int | None:
+    return round(100 * part / whole) if whole else None
+
+
 def record(*, fresh: bool = False) -> Record:
     """How often starts fell inside the first range that their jobs showed, over all clusters."""
     if not fresh and _record and time.monotonic() - _record[0][0] < RECORD_SECONDS:
@@ -273,6 +367,7 @@ def forget_history() -> None:
     _runs.clear()
     _predicted.clear()
     _record.clear()
+    _calibrations.clear()
 
 
 def _points(values: dict[int, list[int]]) -> dict[int, tuple[int, ...]]:

@@ -13,6 +13,7 @@ from django.db import DatabaseError, close_old_connections
 
 from infra.machine.freed_memory import keep_freed_memory
 from scheduler.models import Cluster
+from scheduler.services.accounting import metric_counts
 from scheduler.services.planning import cycles
 from scheduler.services.planning.residents import resident_of
 from scheduler.services.planning.wakeups import WITHOUT_HINTS_SECONDS, Asked, WakeUps
@@ -120,6 +121,7 @@ class Planner:
         except Exception as error:
             log.exception("cycle_failed", cluster=cluster_id)
             close_old_connections()
+            metric_counts.add_one(metric_counts.CYCLES_FAILED, str(cluster_id))
             self._well.discard(cluster_id)
             _alarm(cluster_id, error)
             self._tick_at[cluster_id] = self.clock() + RETRY_SECONDS

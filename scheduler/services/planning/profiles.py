@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import structlog
 
 from scheduler.core.placement.plugins import PluginFailed
-from scheduler.core.policy import Policy, without_plugins
-from scheduler.models import PriorityClass, SchedulerProfile
-from scheduler.state.load.cluster_rows import knobs_of, preemption_of
+from scheduler.core.policy import Policy, with_rules, without_plugins
+from scheduler.models import PolicyChoice, PriorityClass, Queue, SchedulerProfile
+from scheduler.models.queue import SchedulingPolicy
+from scheduler.state.load.cluster_rows import TIE_BREAKERS, knobs_of, preemption_of
 from scheduler.state.load.snapshots import Loaded
 
 log = structlog.get_logger(__name__)
@@ -32,7 +34,69 @@ def policy_of_profile(name: str) -> Policy | None:
         placement=profile.placement, weights=profile.score_weights, plugins=profile.plugins,
         backfill=profile.backfill, options=profile.options, classes=class_begins(),
     )  # fmt: skip
-    return Policy(**knobs, preemption=preemption_of(profile.preemption_enabled, profile.preemption, classes))
+    policy = Policy(
+        **knobs, preemption=preemption_of(profile.preemption_enabled, profile.preemption, classes)
+    )
+    return ruled_policy(
+        policy, profile=profile.name, rules=profile.rules, time_zone=profile.rule_time_zone,
+        hold_seconds=profile.rule_hold_seconds,
+    )  # fmt: skip
+
+
+def ruled_policy(policy: Policy, *, profile: str, rules: Any, time_zone: str, hold_seconds: int) -> Policy:
+    """The policy with these rules; raises ValueError that names the first that cannot be followed."""
+    policy, problems = with_rules(
+        policy, rules=rules, profile=profile, time_zone=time_zone, hold_seconds=hold_seconds,
+        tie_breakers=TIE_BREAKERS,
+    )  # fmt: skip
+    for name, problem in problems.items():
+        raise ValueError(f"rule {name}: {problem}")
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInForce:
+    """By what the jobs of a queue are ordered and placed now, and which rule of a profile says so."""
+
+    policy: SchedulingPolicy
+    placement: str
+    #: "" = no rule: the profile's own settings are in force.
+    rule: str = ""
+    #: Since when the rule, or none of the rules, is in force; None = the profile has no rules, or no cycle has run yet.
+    since: datetime | None = None
+
+
+def order_of(policy: Policy, queue_id: int) -> OrderInForce:
+    """By what this policy orders and places the jobs of a queue."""
+    own = policy.of_queue(queue_id)
+    adaptive = own.adaptive
+    return OrderInForce(
+        SchedulingPolicy(own.name),
+        own.placement,
+        adaptive.rule if adaptive else "",
+        datetime.fromtimestamp(adaptive.since_ms / 1000, tz=UTC) if adaptive else None,
+    )
+
+
+def orders_in_force(queues: Iterable[Queue]) -> dict[int, OrderInForce]:
+    """By queue id; one query where a profile has rules, none elsewhere. Profiles are to be loaded with the queues."""
+    found: dict[int, OrderInForce] = {}
+    ruled: dict[tuple[int, int], list[int]] = {}
+    for queue in queues:
+        profile = queue.profile or queue.cluster.profile
+        found[queue.pk] = OrderInForce(queue.policy, profile.placement if profile else Policy().placement)
+        if profile is not None and profile.rules:
+            own = queue.profile_id is not None and queue.profile_id != queue.cluster.profile_id
+            ruled.setdefault((queue.cluster_id, queue.pk if own else 0), []).append(queue.pk)
+    if not ruled:
+        return found
+    for choice in PolicyChoice.objects.filter(cluster_id__in={cluster_id for cluster_id, _ in ruled}):
+        since = datetime.fromtimestamp(choice.since_ms / 1000, tz=UTC)
+        for queue_id in ruled.get((choice.cluster_id, choice.queue_id), ()):
+            found[queue_id] = OrderInForce(
+                SchedulingPolicy(choice.policy), choice.placement, choice.rule, since
+            )
+    return found
 
 
 def class_begins() -> dict[str, int]:

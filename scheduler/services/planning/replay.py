@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.ordering.choice import choose, in_force
 from scheduler.core.placement.plugins import PluginError, PluginFailed
 from scheduler.core.plan import Plan, Start
 from scheduler.core.policy import Policy
@@ -42,24 +43,35 @@ class Replay:
 
 
 def replay(*, cycle_id: int) -> Replay:
-    """Plan a recorded cycle again and compare; raises NotRecorded, CodecError, PluginError."""
+    """Choose by the rules and plan a recorded cycle again, and compare; raises NotRecorded, CodecError, PluginError."""
     recording = recordings.load(cycle_id)
     snapshot = codec.decode_snapshot(recording.snapshot)
     policy = codec.decode_policy(recording.policy)
-    again = plan_cycle(snapshot, policy, plugins=installed_plugins())
+    chosen = choose(snapshot, policy)
+    again = plan_cycle(snapshot, chosen, plugins=installed_plugins())
     encoded = codec.encode_plan(again)
     recorded = codec.decode_plan(recording.plan)
     # Older programs wrote the same plan in other bytes.
     identical = encoded == recording.plan or codec.digest(recorded) == codec.digest(again)
+    identical = identical and in_force(policy) == in_force(chosen)
     return Replay(
         cycle_id=cycle_id,
         snapshot=snapshot,
         policy=policy,
         recorded=recorded,
         identical=identical,
-        difference="" if identical else first_difference(recorded, again),
+        difference=_other_rules(policy, chosen) or ("" if identical else first_difference(recorded, again)),
         digest=recording.plan_digest,
     )
+
+
+def _other_rules(recorded: Policy, again: Policy) -> str:
+    """Which rule is in force now where another one was recorded; "" where all are the same."""
+    for old, new in zip(in_force(recorded), in_force(again), strict=True):
+        if old != new:
+            words = [f"rule {one.rule}" if one.rule else "no rule" for one in (old, new)]
+            return f"profile {old.profile}: recorded {words[0]}; now {words[1]}"
+    return ""
 
 
 def first_difference(recorded: Plan, again: Plan) -> str:
@@ -147,6 +159,8 @@ class PlacementBasis:
     cycle: int | None = None
     at: datetime | None = None
     order: str = ""
+    #: The rule that chose the order or the placement; "" = none did.
+    rule: str = ""
     placement: str = ""
     backfill: str = ""
     place: int = 0
@@ -182,6 +196,7 @@ def placement_basis(job: Job) -> PlacementBasis | None:
         cycle=attempt,
         at=at,
         order=queue.name,
+        rule=queue.adaptive.rule if queue.adaptive else "",
         placement=queue.placement,
         backfill=policy.backfill,
         place=found.place,

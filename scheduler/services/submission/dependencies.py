@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from infra.errors import FieldProblem
 from infra.request_cost import until_caller_gone
@@ -12,6 +13,7 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency
 from scheduler.services.submission.fields_dependencies import DependsOn, find_circle
 from scheduler.services.submission.job_spec import JobSpec
+from scheduler.state.lifecycle.arrays import ArrayEnds, array_holds, ends_of_arrays, open_elements
 from scheduler.state.lifecycle.dependencies import (
     Condition,
     Other,
@@ -88,14 +90,17 @@ def _refs_of(spec: JobSpec | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What new jobs wait for, as it stays until they are written: jobs, and ready data by project."""
+    """What jobs are about to wait for, as it stays until that is written: jobs, ready data by project, arrays."""
 
     jobs: Mapping[int, Other]
     ready: Collection[tuple[int, str]]
+    arrays: Mapping[int, ArrayEnds]
 
     def satisfied(self, spec: JobSpec, d: DependsOn) -> bool | None:
         if d.kind == DependencyKind.DATA:
             return True if (spec.project.pk, d.name) in self.ready else None
+        if d.is_array:
+            return array_holds(d.kind, self.arrays[d.number])
         return None if d.ref else holds(d.kind, *self.jobs[d.number])
 
     def conditions(self, spec: JobSpec) -> list[Condition]:
@@ -106,9 +111,10 @@ class Others:
                 Wait(
                     d.kind,
                     d.number or None,
-                    d.name if not d.number or d.project_id == spec.project.pk else "",
+                    d.name if not d.is_array and (not d.number or d.project_id == spec.project.pk) else "",
                     self.satisfied(spec, d),
-                    self.jobs[d.number].state if d.number else "",
+                    self.jobs[d.number].state if d.number and not d.is_array else "",
+                    d.is_array,
                 ),
             )
             for d in spec.depends_on
@@ -123,18 +129,23 @@ def look_at_others(specs: Sequence[JobSpec]) -> Others:
             if d.kind == DependencyKind.DATA:
                 data.setdefault(spec.project.pk, set()).add(d.name)
     ready = lock_data(data)
-    return Others(lock_states(d.number for spec in specs for d in spec.depends_on if d.number), ready)
+    waits = [d for spec in specs for d in spec.depends_on if d.number]
+    arrays = {d.number for d in waits if d.is_array}
+    # An element that is over stays over; the others cannot end until this transaction does.
+    jobs = lock_states([*(d.number for d in waits if not d.is_array), *open_elements(arrays)])
+    return Others(jobs, ready, ends_of_arrays(arrays))
 
 
 def waits_now(spec: JobSpec) -> list[Condition]:
     """What a request would wait for at this moment, without keeping it so."""
-    numbers = [d.number for d in spec.depends_on if d.number]
+    numbers = [d.number for d in spec.depends_on if d.number and not d.is_array]
     rows = Job.objects.filter(number__in=numbers).values_list("number", "state", "saved_at")
     names = [d.name for d in spec.depends_on if d.kind == DependencyKind.DATA]
     ready = Dataset.objects.filter(project=spec.project, name__in=names, ready_at__isnull=False)
     others = Others(
         {number: Other(state, saved_at is not None) for number, state, saved_at in rows} if numbers else {},
         {(spec.project.pk, name) for name in ready.values_list("name", flat=True)} if names else (),
+        ends_of_arrays({d.number for d in spec.depends_on if d.is_array}),
     )
     return others.conditions(spec)
 
@@ -146,14 +157,7 @@ def wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], others: Othe
             named.setdefault(spec.ref, []).append(job)
     rows: list[JobDependency] = []
     for job, spec in until_caller_gone(zip(jobs, owners, strict=True)):
-        for d in spec.depends_on:
-            common = {"job_id": job.number, "kind": d.kind, "group": d.group, "need": d.need}
-            if d.kind == DependencyKind.DATA:
-                rows.append(JobDependency(data=d.name, satisfied=others.satisfied(spec, d), **common))
-            elif d.ref:
-                rows += [JobDependency(on_id=other.number, **common) for other in named[d.ref]]
-            else:
-                rows.append(JobDependency(on_id=d.number, satisfied=others.satisfied(spec, d), **common))
+        rows += rows_of(job.number, spec, others, named)
     if not rows:
         return
     JobDependency.objects.bulk_create(rows)
@@ -165,3 +169,20 @@ def wait_for_others(jobs: Sequence[Job], owners: Sequence[JobSpec], others: Othe
             )
             Job.objects.filter(pk=job.pk).update(**reason)
             job.__dict__.update(reason)
+
+
+def rows_of(
+    number: int, spec: JobSpec, others: Others, named: Mapping[str, Sequence[Job]] = MappingProxyType({})
+) -> list[JobDependency]:
+    """The rows of what a job waits for; `named` are the jobs of its request by their refs."""
+    rows: list[JobDependency] = []
+    for d in spec.depends_on:
+        common = {"job_id": number, "kind": d.kind, "group": d.group, "need": d.need}
+        if d.kind == DependencyKind.DATA:
+            rows.append(JobDependency(data=d.name, satisfied=others.satisfied(spec, d), **common))
+        elif d.ref:
+            rows += [JobDependency(on_id=other.number, **common) for other in named[d.ref]]
+        else:
+            on = {"on_array" if d.is_array else "on_id": d.number}
+            rows.append(JobDependency(satisfied=others.satisfied(spec, d), **on, **common))
+    return rows

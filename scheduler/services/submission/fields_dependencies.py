@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Q
 
@@ -15,6 +15,7 @@ from scheduler.models import DependencyKind, Job
 from scheduler.selectors import visible_jobs
 from scheduler.services.submission.declaration import Kind, Schema, choice, declared, integer, text
 from scheduler.services.submission.fields import BadValue, Inputs, read_integer
+from scheduler.state.lifecycle.arrays import array_holds, ends_of_arrays
 from scheduler.state.lifecycle.dependencies import holds
 
 MAX_DEPENDENCIES: Final = 200
@@ -38,6 +39,7 @@ DATA_NAME_RULE: Final = (
     "Must be a name of at most 200 letters, digits and . _ / @ : + -, such as faces/2027-01."
 )
 MAX_DATA_NAME: Final = 200
+_ELEMENT_REF: Final = re.compile(r"([0-9]{1,18})_([0-9]{1,7})", re.ASCII)
 _ELEMENT = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
 
 
@@ -61,6 +63,8 @@ class DependsOn:
     ref: str = ""
     #: The other job's project.
     project_id: int = 0
+    #: The number is that of an array: all of its elements are waited for.
+    is_array: bool = False
 
 
 @dataclass(slots=True)
@@ -68,8 +72,9 @@ class Entry:
     """One thing to wait for, as a request says it: a job, another job of the same request, data, or some of several."""
 
     job: Any = declared(
-        "job", kind=Kind.NAME_OR_NUMBER, read=_raw, help="The number or id of a job.", example=17
-    )
+        "job", kind=Kind.NAME_OR_NUMBER, read=_raw, example=17,
+        help="The number or id of a job; the number of an array means all elements, 17_3 element 3.",
+    )  # fmt: skip
     type: str = choice("type", KINDS, default="success", help="The condition on that job.")
     ref: str = text("ref", most=MAX_DATA_NAME, help="Instead of job: the ref of a job of the same request.")
     data: str = text("data", most=MAX_DATA_NAME, help="The name of data that have to be ready.")
@@ -93,13 +98,23 @@ _OF_DATA: Final = ("data",)
 _OF_SEVERAL: Final = ("any", "of")
 
 
+class ElementRef(NamedTuple):
+    """An element of an array, as `123_3` names it."""
+
+    array: int
+    element: int
+
+    def __str__(self) -> str:
+        return f"{self.array}_{self.element}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """One entry as it was written, before anybody has looked for its job."""
 
     at: str
     kind: str
-    ref: int | uuid.UUID | str
+    ref: int | uuid.UUID | ElementRef | str
     group: int
     need: int
 
@@ -169,7 +184,7 @@ def _read_one(inputs: Inputs, item: Any, *, at: str, group: int = 0, need: int =
     if kind not in KINDS:
         inputs.wrong(f"{at}/type", f"Must be one of {', '.join(KINDS)}.", code="unknown-choice")
     elif ref is None:
-        inputs.wrong(at, "Must be a job's number or id.", code="not-a-job")
+        inputs.wrong(at, "Must be a job's number or id, or an element as 17_3.", code="not-a-job")
     else:
         return _Asked(at, KINDS[kind], ref, group, need)
     return None
@@ -199,12 +214,17 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
         if job is None:
             inputs.wrong(one.at, f"There is no job {one.ref} that you may see.", code="not-found")
             continue
+        if job.array_number is not None and job.array_number == one.ref:
+            if (whole := _whole_array(inputs, one, job, lost=lost, size=_size(asked, one.group))) is not None:
+                found[(one.group, whole.number, one.kind, "array")] = whole
+            continue
         if holds(one.kind, job.state, job.saved_at is not None) is False:
             lost[one.group] = lost.get(one.group, 0) + 1
             if not one.group or _size(asked, one.group) - lost[one.group] < one.need:
                 inputs.wrong(
                     one.at,
-                    f"Job {job.number} ({job.name}) has {job.state} already: this dependency can never be satisfied.",
+                    f"Job {job.said_number} ({job.name}) has {job.state} already: "
+                    "this dependency can never be satisfied.",
                     code="never-satisfied",
                 )
         key = (one.group, job.number, one.kind, "")
@@ -214,15 +234,44 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
     return tuple(found[key] for key in sorted(found))
 
 
-def _jobs_named(asked: list[_Asked], by: User) -> dict[int | uuid.UUID, Job]:
-    """Those that `by` may see, by number and by id."""
+def _whole_array(
+    inputs: Inputs, one: _Asked, job: Job, *, lost: dict[int, int], size: int
+) -> DependsOn | None:
+    """A wait for all elements of the array that this job is the first of; None where there is no such wait."""
+    if one.kind == DependencyKind.CHECKPOINT:
+        text = (
+            f"{one.ref} is an array, which makes no checkpoint as a whole; name an element, as {one.ref}_0."
+        )
+        inputs.wrong(one.at, text, code="not-a-job")
+        return None
+    assert job.array_number is not None
+    if array_holds(one.kind, ends_of_arrays([job.array_number])[job.array_number]) is False:
+        lost[one.group] = lost.get(one.group, 0) + 1
+        if not one.group or size - lost[one.group] < one.need:
+            text = f"The elements of array {one.ref} ({job.name}) have ended so that this can never be satisfied."
+            inputs.wrong(one.at, text, code="never-satisfied")
+    return DependsOn(
+        job.array_number, job.name, one.kind, one.group, one.need, project_id=job.project_id, is_array=True
+    )
+
+
+def _jobs_named(asked: list[_Asked], by: User) -> dict[Any, Job]:
+    """Those that `by` may see, as they were named: by number, by id, or as the element of an array."""
     numbers = [one.ref for one in asked if isinstance(one.ref, int)]
     uuids = [one.ref for one in asked if isinstance(one.ref, uuid.UUID)]
-    jobs: dict[int | uuid.UUID, Job] = {}
-    if numbers or uuids:
-        rows = visible_jobs(by).filter(Q(number__in=numbers) | Q(uuid__in=uuids)).select_related(None)
-        for job in rows.only("number", "uuid", "name", "state", "saved_at", "project_id"):
+    elements = [one.ref for one in asked if isinstance(one.ref, ElementRef)]
+    jobs: dict[Any, Job] = {}
+    if numbers or uuids or elements:
+        wanted = Q(number__in=numbers) | Q(uuid__in=uuids)
+        for element in elements:
+            wanted |= Q(array_number=element.array, array_index=element.element)
+        rows = visible_jobs(by).filter(wanted).select_related(None)
+        for job in rows.only(
+            "number", "uuid", "name", "state", "saved_at", "project_id", "array_number", "array_index"
+        ):
             jobs[job.number] = jobs[job.uuid] = job
+            if job.array_number is not None and job.array_index is not None:
+                jobs[ElementRef(job.array_number, job.array_index)] = job
     return jobs
 
 
@@ -274,8 +323,10 @@ def refs_named(value: Any) -> tuple[list[str], int]:
     return refs, others
 
 
-def job_ref(value: Any) -> int | uuid.UUID | None:
-    """A job's number or id, as people write it; None when it is neither."""
+def job_ref(value: Any) -> int | uuid.UUID | ElementRef | None:
+    """A job's number or id, or an element as `123_3`, as people write it; None when it is none of these."""
+    if isinstance(value, str) and (match := _ELEMENT_REF.fullmatch(value.strip())):
+        return ElementRef(int(match[1]), int(match[2]))
     number = read_integer(value)
     if number is not None:
         return number if 0 < number < 2**63 else None

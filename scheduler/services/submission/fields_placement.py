@@ -10,7 +10,14 @@ from uuid import UUID
 
 from infra.plain_text import line_problem
 from scheduler.core.lifecycle import PackLevel
-from scheduler.core.snapshot.constraints import HARD_EFFECTS, NO_EXECUTE, PREFER_NO_SCHEDULE, TOPOLOGIES
+from scheduler.core.snapshot.constraints import (
+    HARD_EFFECTS,
+    NO_EXECUTE,
+    NODE_NAME,
+    PREFER_NO_SCHEDULE,
+    TOPOLOGIES,
+)
+from scheduler.models import JobRequest
 from scheduler.services.submission.declaration import (
     Kind,
     Schema,
@@ -165,7 +172,7 @@ def _values(inputs: Inputs, name: str) -> list[str]:
 class Requirement:
     """What one label of a node has to be."""
 
-    key: str = text("key", most=MAX_VALUE, help="The label's key.")
+    key: str = text("key", most=MAX_VALUE, help="The label's key; @node is the name of the node.")
     operator: str = word("operator", OPERATORS, default="In", help="Gt and Lt compare whole numbers.")
     values: list[str] = declared(
         "values", kind=Kind.TEXT_LIST, read=_values, help="What the operator compares with.", default=[],
@@ -179,8 +186,11 @@ class Requirement:
 
 @rule("key", "operator", "values")
 def a_requirement_names_a_label(requirement: Requirement, inputs: Inputs) -> None:
-    """A requirement names the key of a label."""
-    if not KEY.fullmatch(requirement.key) and not (requirement.key == "" and inputs.problems):
+    """A requirement names the key of a label, or nodes themselves: @node, with In or NotIn."""
+    if requirement.key == NODE_NAME:
+        if requirement.operator not in ("In", "NotIn"):
+            inputs.wrong("operator", f"Must be In or NotIn with the key {NODE_NAME}.", code="inconsistent")
+    elif not KEY.fullmatch(requirement.key) and not (requirement.key == "" and inputs.problems):
         inputs.wrong("key", _BAD_KEY, code="bad-name")
 
 
@@ -257,10 +267,15 @@ def _preferred(inputs: Inputs, name: str) -> list[dict[str, Any]]:
 def _array(value: Any) -> str:
     if isinstance(value, str) and value.strip().lower() == "own":
         return "own"
+    number = read_integer(value)
+    rows = JobRequest.objects.filter(array_number=number).values_list("array_id", flat=True)
+    found = rows.first() if number is not None and 0 < number < 2**63 else None
+    if found is not None:
+        return str(found)
     try:
-        return str(UUID(str(value)))
+        return str(UUID(str(value)))  # as people wrote it before arrays had numbers
     except ValueError:
-        raise BadValue('Must be "own" or the array_id of an array') from None
+        raise BadValue('Must be "own" or the number of an array that there is') from None
 
 
 def _own_or_id(inputs: Inputs, name: str) -> str:
@@ -282,7 +297,7 @@ class JobSelector:
     )
     name: str = text("name", most=MAX_NAME, help="Jobs of this name.")
     array: str = declared(
-        "array", kind=Kind.TEXT, read=_own_or_id, default="", help='"own", or the array_id of an array.'
+        "array", kind=Kind.TEXT, read=_own_or_id, default="", help='"own", or the number of an array.'
     )
 
     def kept(self) -> dict[str, Any]:

@@ -196,6 +196,10 @@ class Catalogue:
             )
         return chosen
 
+    def bounded(self, queue: Queue) -> Queue:
+        """A queue with the longest time that a job of it may take."""
+        return next((found for found in self._queues if found.pk == queue.pk), queue)
+
     def priority(self, inputs: Inputs) -> int:
         """The priority that a request asks for by number or name, at most the person's ceiling."""
         value = inputs.given("priority")
@@ -263,6 +267,13 @@ class Catalogue:
     @cached_property
     def _built(self) -> _Built:
         return _build(_read_rows([self.user])[0])
+
+
+def catalogue_of_change(by: User, *, owner: User) -> Catalogue:
+    """What `by` may use in a change of a job: projects, queues and limits of its owner, the ceiling of `by`."""
+    catalogue = Catalogue(by)
+    catalogue._built = _build(_read_rows([owner])[0])
+    return catalogue
 
 
 class Catalogues:

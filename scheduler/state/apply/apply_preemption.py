@@ -191,6 +191,7 @@ def _event(preempt: Preempt, checked: CheckedPreemption, cycle_id: int | None) -
             "lost_seconds": preempt.lost_seconds,
             "grace_seconds": preempt.grace_seconds,
             "cycle": cycle_id,
+            **({"strategy": dict(preempt.strategy)} if preempt.strategy else {}),
             **details,
         },
     }

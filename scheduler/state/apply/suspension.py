@@ -15,6 +15,7 @@ from quotas.core.resources import show_cpus
 from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_TASK, JobState, StopReason
 from scheduler.state.apply.apply_sql import move_jobs, nodes_of_attempts
+from scheduler.state.db.fragments import live_attempts
 from scheduler.state.db.sql import Rows, int_array, run, run_together
 from scheduler.state.load.quota_rows import Lines
 from scheduler.state.settle.events import Event, write_events
@@ -68,7 +69,7 @@ def read_attempts(attempt_ids: Iterable[int], which: str, *parameters: Any) -> d
 def attempts_to_suspend() -> list[int]:
     """Attempts whose processes have stopped and that still hold their CPUs: a process crashed in between."""
     rows = run(
-        "SELECT a.id FROM scheduler_attempt a WHERE a.is_live AND a.suspend_asked_at IS NOT NULL"
+        f"SELECT a.id FROM {live_attempts('a')} WHERE a.suspend_asked_at IS NOT NULL"
         f" AND a.stop_asked_at IS NULL AND {_ALL_STOPPED} ORDER BY a.id",
         [_LIVE_TASK, _LIVE_TASK],
     )
@@ -140,8 +141,8 @@ def stop_unsuspended(
     """
     now = timezone.now()
     rows = run(
-        "SELECT a.id, a.job_id, a.epoch FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id"
-        " WHERE a.is_live AND a.suspend_asked_at IS NOT NULL AND a.suspended_at IS NULL"
+        f"SELECT a.id, a.job_id, a.epoch FROM {live_attempts('a')} JOIN scheduler_job j ON j.number = a.job_id"
+        " WHERE a.suspend_asked_at IS NOT NULL AND a.suspended_at IS NULL"
         " AND a.stop_asked_at IS NULL AND j.state = %s AND (a.id = ANY(%s::bigint[])"
         f"  OR a.suspend_asked_at + make_interval(secs => coalesce(a.grace_seconds, {_GRACE_SECONDS}) + %s) < %s)"
         " ORDER BY j.number FOR NO KEY UPDATE OF j",

@@ -10,14 +10,35 @@ ACTIVE: Final = sorted(state.value for state in ACTIVE_STATES)
 #: Written out, not given as parameters, so that indexes on just those rows serve a statement that is planned once.
 IS_ACTIVE: Final = f"IN ({', '.join(map(repr, ACTIVE))})"
 
+#: Jobs that wait or run, by the rows of `UnfinishedJob`: all, or those of the queues that a query `of` gives. Read by
+#: their keys whatever the server expects (an array): joined, the newest of few would be looked for among all jobs.
+UNFINISHED: Final = "job.number = ANY(ARRAY(SELECT number FROM scheduler_unfinishedjob))"
+UNFINISHED_OF: Final = (
+    "job.number = ANY(ARRAY(SELECT number FROM scheduler_unfinishedjob WHERE queue_id IN ({of})))"
+)
+
 ANY_OF: Final = "ANY(%s::bigint[])"
 #: Jobs of one cluster.
 OF_CLUSTER: Final = "job.queue_id IN (SELECT id FROM scheduler_queue WHERE cluster_id = %s)"
 
-#: Of those in queues that are not paused.
-OF_OPEN_QUEUES: Final = """job.queue_id IN (SELECT queue.id FROM scheduler_queue queue
-        JOIN scheduler_cluster cluster ON cluster.id = queue.cluster_id
-    WHERE queue.cluster_id = %s AND NOT queue.paused AND NOT cluster.paused)"""
+#: Of those that wait or run; and those in queues that are not paused.
+UNFINISHED_OF_CLUSTER: Final = UNFINISHED_OF.format(of="SELECT id FROM scheduler_queue WHERE cluster_id = %s")
+UNFINISHED_OF_OPEN_QUEUES: Final = UNFINISHED_OF.format(
+    of="""SELECT queue.id FROM scheduler_queue queue JOIN scheduler_cluster cluster ON cluster.id = queue.cluster_id
+        WHERE queue.cluster_id = %s AND NOT queue.paused AND NOT cluster.paused"""
+)
+
+
+def live_attempts(name: str = "attempt") -> str:
+    """An item of FROM: the live attempts, each of which holds something on a node.
+
+    They are found by what is held, then one by one by their keys (`OFFSET 0`): left to choose, the server reads every
+    attempt that ever was where it expects many.
+    """
+    return f"""(SELECT DISTINCT attempt_id FROM scheduler_task WHERE released_at IS NULL) {name}_holds
+    CROSS JOIN LATERAL (
+        SELECT * FROM scheduler_attempt WHERE id = {name}_holds.attempt_id AND is_live OFFSET 0
+    ) {name}"""
 
 
 def ms(column: str) -> str:

@@ -19,6 +19,7 @@ from scheduler.core.reasons.messages import sentence
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
 from scheduler.state.db.query import RowQuery
 from scheduler.state.db.sql import int_array
+from scheduler.state.lifecycle.arrays import settle_waits
 from scheduler.state.lifecycle.transitions import StaleJob, move_job
 
 #: Tells our advisory locks on the datasets of a project from others.
@@ -27,6 +28,12 @@ _ENDED: Final = {
     JobState.COMPLETED.value: "completed",
     JobState.FAILED.value: "failed",
     JobState.CANCELLED.value: "was cancelled",
+}
+#: What has to become of an array.
+_OF_ARRAYS: Final[dict[str, str]] = {
+    DependencyKind.COMPLETION: "all elements end (any result)",
+    DependencyKind.SUCCESS: "all elements complete",
+    DependencyKind.FAILURE: "all elements end, and one fails",
 }
 
 
@@ -41,7 +48,8 @@ class Other(NamedTuple):
 class Wait:
     """One thing that a job waits for: a job, or data by name.
 
-    A job of another project has no name here: people who see the waiting job may not see that one.
+    A job of another project has no name here: people who see the waiting job may not see that one. With `is_array` the
+    number is that of an array, all elements of which are waited for.
     """
 
     kind: str
@@ -49,15 +57,20 @@ class Wait:
     name: str
     satisfied: bool | None
     state: str = ""
+    is_array: bool = False
 
     @property
     def words(self) -> str:
         """What has to become of it."""
+        if self.is_array:
+            return _OF_ARRAYS[self.kind]
         return str(DependencyKind(self.kind).label)
 
     def __str__(self) -> str:
         if self.number is None:
             return self.name
+        if self.is_array:
+            return f"{self.number} (all elements)"
         return f"{self.number} ({self.name})" if self.name else str(self.number)
 
 
@@ -103,6 +116,8 @@ def conditions_of(job: Job) -> list[Condition]:
 
 def wait_of(dependency: JobDependency, job: Job) -> Wait:
     other = dependency.on
+    if dependency.on_array is not None:
+        return Wait(dependency.kind, dependency.on_array, "", dependency.satisfied, is_array=True)
     if other is None:
         return Wait(dependency.kind, None, dependency.data, dependency.satisfied)
     name = other.name if other.project_id == job.project_id else ""
@@ -187,16 +202,33 @@ class WaitRow(NamedTuple):
 
     id: int
     job_id: int
-    on_id: int
+    on_id: int | None
+    on_array: int | None
     kind: str
 
 
+#: For the jobs themselves, and for the arrays whose elements they are.
 _WAITING_FOR: Final = RowQuery(
     WaitRow,
-    {"id": "edge.id", "job_id": "edge.job_id", "on_id": "edge.on_id", "kind": "edge.kind"},
-    """SELECT {columns} FROM scheduler_jobdependency edge
-WHERE edge.on_id = ANY(%s::bigint[]) AND edge.satisfied IS NULL""",
+    {
+        "id": "edge.id",
+        "job_id": "edge.job_id",
+        "on_id": "edge.on_id",
+        "on_array": "edge.on_array",
+        "kind": "edge.kind",
+    },
+    """SELECT {columns} FROM (
+    SELECT id, job_id, on_id, on_array, kind FROM scheduler_jobdependency
+    WHERE on_id = ANY(%s::bigint[]) AND satisfied IS NULL
+    UNION ALL SELECT id, job_id, on_id, on_array, kind FROM scheduler_jobdependency
+    WHERE satisfied IS NULL AND on_array = ANY(ARRAY(SELECT DISTINCT request.array_number
+        FROM scheduler_jobrequest request
+        WHERE request.number = ANY(%s::bigint[]) AND request.array_number IS NOT NULL))
+) edge""",
 )
+_LOST_ARRAYS: Final = """
+SELECT DISTINCT array_number FROM scheduler_jobrequest WHERE number = ANY(%s::bigint[]) AND array_number IS NOT NULL
+"""
 
 
 def resolve_dependants(ended: Iterable[Ended], *, at: datetime) -> set[int]:
@@ -217,11 +249,21 @@ def _settled(ended: Iterable[Ended]) -> set[int]:
     others = {job.number: Other(job.state, job.saved_at is not None) for job in ended}
     verdicts: dict[bool, list[int]] = defaultdict(list)
     touched: set[int] = set()
-    for wait in _WAITING_FOR.read(ask(_WAITING_FOR.sql(), [int_array(others)])) if others else ():
-        verdict = holds(wait.kind, *others[wait.on_id])
+    numbers = int_array(others)
+    waits = _WAITING_FOR.read(ask(_WAITING_FOR.sql(), [numbers, numbers])) if others else []
+    for wait in waits:
+        verdict = holds(wait.kind, *others[wait.on_id]) if wait.on_id is not None else None
         if verdict is not None:
             verdicts[verdict].append(wait.id)
             touched.add(wait.job_id)
+    if arrays := [wait.id for wait in waits if wait.on_array is not None]:
+        failed = [
+            number for number, other in others.items() if other.state in TERMINAL - {JobState.COMPLETED}
+        ]
+        lost = {row[0] for row in ask(_LOST_ARRAYS, [int_array(failed)])} if failed else set()
+        for verdict, settled in settle_waits(arrays, lost=lost).items():
+            verdicts[verdict] += [wait.id for wait in settled]
+            touched |= {wait.job_id for wait in settled}
     for verdict, ids in verdicts.items():
         JobDependency.objects.filter(pk__in=ids).update(satisfied=verdict)
     return touched
@@ -234,6 +276,21 @@ def resolve_data(project_id: int, name: str, *, at: datetime) -> set[int]:
     touched = set(rows.values_list("job_id", flat=True))
     rows.update(satisfied=True)
     return _let_go(touched, at=at)[0]
+
+
+def resolve_arrays(*, at: datetime) -> set[int]:
+    """Settle waits for arrays that are over; answers the clusters that have new work to plan.
+
+    The end of the last element does it. This is for ends that a process of an older release has written.
+    """
+    open_waits = JobDependency.objects.filter(on_array__isnull=False, satisfied=None)
+    waits = list(open_waits.values_list("pk", flat=True))
+    touched: set[int] = set()
+    for verdict, settled in (settle_waits(waits, lost=()) if waits else {}).items():
+        JobDependency.objects.filter(pk__in=[wait.id for wait in settled]).update(satisfied=verdict)
+        touched |= {wait.job_id for wait in settled}
+    clusters, cancelled = _let_go(touched, at=at)
+    return clusters | resolve_dependants(cancelled, at=at)
 
 
 def expire_waits(*, at: datetime) -> tuple[set[int], int]:
@@ -341,6 +398,7 @@ def waiting_text(missing: Sequence[Condition]) -> str:
         if len(condition.waits) == 1:
             wait = condition.waits[0]
             what = wait.kind if wait.kind in (DependencyKind.CHECKPOINT, DependencyKind.DATA) else "job"
+            what = "array" if wait.is_array else what
             alone.setdefault(what, []).append(wait)
         else:
             more = " more" if condition.missing < condition.need else ""
@@ -349,6 +407,7 @@ def waiting_text(missing: Sequence[Condition]) -> str:
             parts.append(f"{condition.missing}{more} of {of}{_listed(condition.open)}")
     names = {
         "job": ("job", "jobs:"),
+        "array": ("array", "arrays"),
         "checkpoint": ("a checkpoint of job", "checkpoints of jobs"),
         "data": ("data", "data"),
     }
@@ -386,6 +445,11 @@ def _lost_words(condition: Condition) -> str:
     """`Depends on success of job 12 (a), which failed`, without a full stop."""
     lost = [wait for wait in condition.waits if wait.satisfied is False]
     wait = lost[0]
+    if len(condition.waits) == 1 and wait.is_array:
+        lost_by = (
+            "no element failed" if wait.kind == DependencyKind.FAILURE else "an element did not complete"
+        )
+        return f"Depends on {wait.kind} of array {wait.number}, but {lost_by}"
     if len(condition.waits) == 1:
         kind = "a checkpoint" if wait.kind == DependencyKind.CHECKPOINT else wait.kind
         return f"Depends on {kind} of job {wait}, which {_ENDED.get(wait.state, wait.state)}"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 
-from scheduler.core.policy import Policy, options_of, without_plugins
+from scheduler.core.policy import Policy, options_of, with_rules, without_plugins
 from scheduler.core.preemption_policy import MODES, PreemptionPolicy
 from scheduler.models import PolicyFault
 from scheduler.state.db.fragments import ms
 from scheduler.state.db.query import RowQuery
+from scheduler.state.records.policy_faults import rule_label
 
 #: Tie-breakers as profiles name them, and the columns they are.
 TIE_BREAKERS: Final = {
@@ -28,6 +29,10 @@ _PAUSED_TEXT: Final = """CASE WHEN cluster.paused THEN concat('with the whole cl
         nullif(' by ' || cluster.paused_by, ' by '),
         to_char(cluster.paused_at AT TIME ZONE 'UTC', '" since "YYYY-MM-DD"T"HH24:MI:SS"Z"'),
         nullif(': ' || cluster.paused_reason, ': ')) END"""
+
+
+_RULES: Final = """json_build_object('profile', {profile}.name, 'rules', {profile}.rules,
+            'time_zone', {profile}.rule_time_zone, 'hold_seconds', {profile}.rule_hold_seconds)"""
 
 
 class AppliedClusterRow(NamedTuple):
@@ -73,6 +78,10 @@ class ClusterRow(NamedTuple):
     ageing: str  # [[value, thousandths of a point an hour], ...] of all priority classes, if any of them ages
     class_names: str  # where the priority classes begin, by name
     faults: str  # [subject, ...] of what of the policy is out of use
+    rules: (
+        str | None
+    )  # {"profile": name, "rules": [...], "time_zone", "hold_seconds"}; None without a profile
+    choices: str  # [[queue, rule, since in ms], ...] of the last cycle
 
 
 CLUSTER: Final = RowQuery(
@@ -100,7 +109,9 @@ CLUSTER: Final = RowQuery(
         "queue_profiles": """(SELECT coalesce(json_agg(json_build_object('queue', queue.id, 'policy', own.policy,
             'tie_breakers', own.tie_breakers, 'strict_order', own.strict_order, 'placement', own.placement,
             'weights', own.score_weights, 'plugins', own.plugins, 'backfill', own.backfill,
-            'options', own.options) ORDER BY queue.id), '[]')::text
+            'options', own.options, 'rules', """
+        + _RULES.format(profile="own")
+        + """) ORDER BY queue.id), '[]')::text
         FROM scheduler_queue queue JOIN scheduler_schedulerprofile own ON own.id = queue.profile_id
         WHERE queue.cluster_id = cluster.id AND queue.profile_id IS DISTINCT FROM cluster.profile_id)""",
         "ageing": """(SELECT coalesce(json_agg(json_build_array(class.value, round(class.boost_per_hour * 1000)::int)
@@ -111,6 +122,10 @@ CLUSTER: Final = RowQuery(
         FROM scheduler_priorityclass class)""",
         "faults": """(SELECT coalesce(json_agg(fault.subject), '[]')::text
         FROM scheduler_policyfault fault WHERE fault.cluster_id = cluster.id)""",
+        "rules": f"CASE WHEN profile.id IS NOT NULL THEN {_RULES.format(profile='profile')}::text END",
+        "choices": """(SELECT coalesce(json_agg(json_build_array(choice.queue_id, choice.rule, choice.since_ms)
+            ORDER BY choice.queue_id), '[]')::text
+        FROM scheduler_policychoice choice WHERE choice.cluster_id = cluster.id)""",
     },
     """SELECT {columns}
 FROM scheduler_cluster cluster LEFT JOIN scheduler_schedulerprofile profile ON profile.id = cluster.profile_id
@@ -130,16 +145,54 @@ class PolicyFound(NamedTuple):
 
     policy: Policy
     problem: str
+    #: By label, why a rule cannot be followed and is left out, where no alarm says so yet.
+    rule_problems: Mapping[str, str] = {}
+    #: Labels of rules that have an alarm and are in no profile of the cluster any more.
+    rules_gone: Collection[str] = ()
+
+
+class _RulesOfProfiles:
+    """The rules of the profiles of a cluster as they are read: which are left out, and why."""
+
+    def __init__(self, set_aside: Collection[str] = ()) -> None:
+        self.set_aside = frozenset(set_aside)
+        self.problems: dict[str, str] = {}
+        self._met: set[str] = set()
+
+    def added(self, policy: Policy, written: Mapping[str, Any]) -> Policy:
+        """The policy of a profile with those of its rules that can be followed and have no alarm."""
+        profile = written["profile"]
+
+        def is_set_aside(name: str) -> bool:
+            self._met.add(rule_label(name, profile))
+            return rule_label(name, profile) in self.set_aside
+
+        policy, refused = with_rules(policy, **written, tie_breakers=TIE_BREAKERS, set_aside=is_set_aside)
+        self.problems |= {
+            rule_label(name, profile): why for name, why in refused.items() if not is_set_aside(name)
+        }
+        return policy
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """The labels with an alarm that no profile has."""
+        return self.set_aside - self._met
 
 
 def usable_policy_of(cluster: ClusterRow) -> PolicyFound:
-    """The policy of the profiles without plugins that are out of use; the default one where they name what is not."""
+    """The policy of the profiles without plugins and rules that are out of use; the default one where they name what
+    is not.
+    """
     subjects = json.loads(cluster.faults)
     plugins = {
         name.removeprefix(PolicyFault.PLUGIN) for name in subjects if name.startswith(PolicyFault.PLUGIN)
     }
+    rules = _RulesOfProfiles(
+        [name.removeprefix(PolicyFault.RULE) for name in subjects if name.startswith(PolicyFault.RULE)]
+    )
     try:
-        return PolicyFound(without_plugins(policy_of(cluster), plugins), "")
+        policy = without_plugins(_policy_of(cluster, rules), plugins)
+        return PolicyFound(policy, "", rules.problems, rules.gone)
     except ValueError as error:
         return PolicyFound(Policy(), str(error))
 
@@ -147,19 +200,26 @@ def usable_policy_of(cluster: ClusterRow) -> PolicyFound:
 def policy_of(cluster: ClusterRow) -> Policy:
     """The cluster's profile as a policy; without one, SCHEDULING_POLICY and the built-in defaults.
 
-    Raises ValueError that names the unknown word.
+    Rules that cannot be followed are left out. Raises ValueError that names the unknown word of anything else.
     """
+    return _policy_of(cluster, _RulesOfProfiles())
+
+
+def _policy_of(cluster: ClusterRow, rules: _RulesOfProfiles) -> Policy:
     classes = json.loads(cluster.class_names)
     queues = tuple(
         (
             queue["queue"],
-            Policy(**knobs_of(classes=classes, **{k: v for k, v in queue.items() if k != "queue"})),
+            rules.added(
+                Policy(**knobs_of(classes=classes, **{k: v for k, v in queue.items() if k not in _NO_KNOBS})),
+                queue["rules"],
+            ),
         )
         for queue in json.loads(cluster.queue_profiles)
     )
     if cluster.policy is None:
         return Policy(name=settings.SCHEDULING_POLICY, queues=queues)
-    return Policy(
+    own = Policy(
         **knobs_of(
             policy=cluster.policy,
             tie_breakers=json.loads(cluster.tie_breakers or "[]"),
@@ -178,6 +238,11 @@ def policy_of(cluster: ClusterRow) -> Policy:
             json.loads(cluster.priority_classes),
         ),
     )
+    return rules.added(own, json.loads(cluster.rules)) if cluster.rules else own
+
+
+#: What a row of `ClusterRow.queue_profiles` has beside the words of `knobs_of`.
+_NO_KNOBS: Final = frozenset({"queue", "rules"})
 
 
 def knobs_of(

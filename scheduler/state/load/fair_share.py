@@ -12,9 +12,9 @@ import numpy.typing as npt
 from quotas.core.fairshare import METERED
 from quotas.core.share_tree import Pair, Use
 from quotas.selectors.fair_share_source import share_rules, share_source, shares_at, use_at
-from scheduler.core.ordering.fair_queue import CLOCK, fair_queues
+from scheduler.core.ordering.fair_queue import CLOCK
 from scheduler.core.ordering.share_columns import share_columns
-from scheduler.core.policy import Policy
+from scheduler.core.policy import Policy, every_policy
 from scheduler.core.snapshot.snapshot import (
     PendingColumns,
     ProjectColumns,
@@ -59,7 +59,7 @@ def with_shares(
 
     The tree counts as flat or not by its shape, unless the policy says which.
     """
-    ordered = any(_by_fair_share(one) for one in (policy, *(own for _, own in policy.queues)))
+    ordered = any(_by_fair_share(one) for _, one in every_policy(policy))
     if not ordered and not shape.limited:
         return projects, ShareColumns()
     flat = policy.shares == "flat" or (policy.shares == "auto" and shape.flat)
@@ -70,7 +70,7 @@ def with_shares(
     if not flat or shape.limited:
         pairs = {*zip(pending.project_id.tolist(), pending.user_id.tolist(), strict=True)}
         tree = shares_at(at, decay=decay, metering=metering, pairs=pairs, used=used)
-        shares = share_columns(tree, numbers, flat=flat or not ordered)
+        shares = share_columns(tree, numbers, flat=flat or not ordered, product=policy.shares == "product")
     capacity = share_source().capacity() if metering.dominant else {}
     weighed = metering.usage(dict(zip(METERED, _sums(used, numbers), strict=True)), capacity)
     return replace(projects, used_gpu_seconds=weighed.astype(np.int64)), shares
@@ -135,8 +135,10 @@ _WEIGHTS: Final = RowQuery(
 
 
 def turn_columns(cluster_id: int, policy: Policy) -> TurnColumns:
-    """Where the tenants of the policies that take turns are in virtual time, with the weights of people."""
-    taking = {(queue_id, own.tenant == "user") for queue_id, own in fair_queues(policy)}
+    """Where the tenants of policies that take turns, or would by a rule, are in virtual time, with people's weights."""
+    taking = {
+        (queue_id, own.tenant == "user") for queue_id, own in every_policy(policy) if own.name == "fair_queue"
+    }
     if not taking:
         return TurnColumns()
     rows = {

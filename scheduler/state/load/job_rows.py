@@ -14,7 +14,14 @@ from scheduler.core.columns import Bools, Ints
 from scheduler.core.snapshot.constraints import Labels
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.core.snapshot.snapshot import JobGate, PendingColumns, RunningColumns
-from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, ms, number_of_type, reason_mark
+from scheduler.state.db.fragments import (
+    ANY_OF,
+    OF_CLUSTER,
+    live_attempts,
+    ms,
+    number_of_type,
+    reason_mark,
+)
 from scheduler.state.db.query import ColumnQuery, RowQuery, Table
 from scheduler.state.db.sql import run
 from scheduler.state.load.node_rows import labels_of
@@ -79,14 +86,13 @@ JOBS_AS_REQUESTED: Final = (
     "scheduler_job job JOIN scheduler_jobrequest request ON request.number = job.number"
 )
 _FROM_JOBS: Final = f"SELECT {{columns}}\nFROM {JOBS_AS_REQUESTED}\nWHERE "
-#: Which jobs: by default those of a cluster.
+#: Which jobs: these, or those that wait or run in a cluster (`UNFINISHED_OF_CLUSTER`).
 THESE_JOBS: Final = """job.number = ANY(%s::bigint[])
     AND job.queue_id = ANY(%s::bigint[]) AND job.project_id = ANY(%s::bigint[])"""
 #: A limit is in the text only where there is one: planned once, for whatever limit, the server would count on few.
 PENDING: Final = ColumnQuery(
     PENDING_COLUMNS,
-    _FROM_JOBS
-    + "{which} AND job.outcome IS NULL AND job.state IN ('queued', 'reserved') ORDER BY job.number {limit} {lock}",
+    _FROM_JOBS + "{which} AND job.state IN ('queued', 'reserved') ORDER BY job.number {limit} {lock}",
 )
 #: Every job that waited or ran in a span of time, in the columns of a pending one; `request.created_at` decides
 #: which came before. Those that were given up before they ever started are left out.
@@ -287,17 +293,17 @@ RUNNING_COLUMNS: Final = {**_RUNNING_AS_STORED, **REQUEST_COLUMNS}
 RUNNING: Final = ColumnQuery(
     RUNNING_COLUMNS,
     f"""SELECT {{columns}}
-FROM scheduler_attempt attempt
+FROM {live_attempts()}
     CROSS JOIN LATERAL (SELECT * FROM scheduler_job WHERE number = attempt.job_id OFFSET 0) job
     CROSS JOIN LATERAL (SELECT * FROM scheduler_jobrequest WHERE number = attempt.job_id OFFSET 0) request
-WHERE attempt.is_live AND {OF_CLUSTER} ORDER BY job.number""",
+WHERE {OF_CLUSTER} ORDER BY job.number""",
 )
 RUNNING_IN_ARRAYS_OF: Final = ColumnQuery(
     RUNNING_COLUMNS,
     f"""SELECT {{columns}}
-FROM scheduler_attempt attempt JOIN scheduler_job job ON job.number = attempt.job_id
+FROM {live_attempts()} JOIN scheduler_job job ON job.number = attempt.job_id
     JOIN scheduler_jobrequest request ON request.number = attempt.job_id
-WHERE attempt.is_live AND request.array_id = ANY(ARRAY(
+WHERE request.array_id = ANY(ARRAY(
         SELECT DISTINCT array_id FROM scheduler_jobrequest
         WHERE number = {ANY_OF} AND array_max_running IS NOT NULL
     )) AND job.queue_id = {ANY_OF} AND job.project_id = {ANY_OF}

@@ -53,6 +53,8 @@ _NODES_AS_STORED: Final = {
     "isolation": " + ".join(
         f"CASE WHEN node.isolation->'{name}' = 'true' THEN {bit} ELSE 0 END" for name, bit in BITS.items()
     ),
+    "reliability": "coalesce(score.reliability, -1)",
+    "performance": "coalesce(score.performance, -1)",
 }
 NODES: Final = ColumnQuery(
     {
@@ -68,7 +70,9 @@ NODES: Final = ColumnQuery(
         "numa_domains": "node.numa_domains",
         "extras": "node.extras::text",
     },
-    "SELECT {columns} FROM scheduler_node node WHERE {which} ORDER BY node.id {lock}",
+    """SELECT {columns}
+FROM scheduler_node node LEFT JOIN scheduler_nodescore score ON score.node_id = node.id
+WHERE {which} ORDER BY node.id {lock}""",
 )
 NODES_OF_CLUSTER: Final = "node.cluster_id = %s"
 THESE_NODES: Final = f"node.id = {ANY_OF}"
@@ -285,7 +289,7 @@ GANG_RESERVATIONS: Final = RowQuery(
     },
     f"""SELECT {{columns}}
 FROM scheduler_job job
-WHERE {OF_CLUSTER} AND job.outcome IS NULL AND job.state = 'reserved' AND job.assembly_until_at > statement_timestamp()
+WHERE {OF_CLUSTER} AND job.state = 'reserved' AND job.assembly_until_at > statement_timestamp()
 ORDER BY job.number""",
 )
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scheduler.core.snapshot.node_isolation import NEEDED
 from scheduler.core.snapshot.snapshot import QueueColumns
-from scheduler.state.db.fragments import ANY_OF, IS_ACTIVE
+from scheduler.state.db.fragments import ANY_OF, IS_ACTIVE, UNFINISHED_OF
 from scheduler.state.db.query import ColumnQuery, Table
 
 #: The number of the bits that a level needs.
@@ -28,7 +28,7 @@ _AS_STORED: Final = {
     "priority": "queue.priority",
     "max_concurrent_jobs": "coalesce(queue.max_concurrent_jobs, 0)",
     "running_jobs": f"""CASE WHEN {{counted}} THEN (SELECT count(*) FROM scheduler_job job
-        WHERE job.queue_id = queue.id AND job.outcome IS NULL AND job.state {IS_ACTIVE}) ELSE 0 END""",
+        WHERE {UNFINISHED_OF.format(of="queue.id")} AND job.state {IS_ACTIVE}) ELSE 0 END""",
     "max_wall_seconds": """coalesce(least(queue.max_wall_seconds, (
         SELECT CASE WHEN bool_and(partition.max_wall_seconds IS NOT NULL) THEN max(partition.max_wall_seconds) END
         FROM scheduler_queue_partitions part JOIN scheduler_partition partition ON partition.id = part.partition_id
@@ -48,7 +48,7 @@ _AS_STORED: Final = {
     "isolation": f"""greatest({_BITS_OF.format(level="queue.isolation")},
         {_BITS_OF.format(level=_OF_PROFILE)})""",
 }
-#: `counted` says of which queues the running jobs are counted: among all that are in line.
+#: `counted` says of which queues the running jobs are counted: among all that wait or run.
 QUEUES: Final = ColumnQuery(
     {
         **_AS_STORED,

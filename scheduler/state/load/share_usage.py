@@ -11,6 +11,7 @@ from quotas.core.decay import Decay
 from quotas.core.share_tree import Pair, Use
 from quotas.selectors.fair_share_source import Held, Waiting
 from scheduler.core.lifecycle import JobState
+from scheduler.state.db.fragments import UNFINISHED
 from scheduler.state.db.query import RowQuery, fetch
 
 
@@ -128,7 +129,7 @@ _WAITING: Final = RowQuery(
     },
     f"""SELECT {{columns}} FROM scheduler_job job JOIN accounts_user person ON person.id = job.user_id
     JOIN scheduler_jobrequest request ON request.number = job.number
-WHERE job.outcome IS NULL AND job.state = '{JobState.QUEUED.value}' ORDER BY job.number LIMIT %s""",
+WHERE {UNFINISHED} AND job.state = '{JobState.QUEUED.value}' ORDER BY job.number LIMIT %s""",
 )
 
 

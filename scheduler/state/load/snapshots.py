@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.db import connection, transaction
 
 from quotas.core.pricing import Price
 from scheduler.core.columns import Ints, distinct
+from scheduler.core.ordering.choice import choose
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
-from scheduler.core.snapshot.snapshot import RunningColumns, Snapshot
+from scheduler.core.snapshot.snapshot import ChoiceColumns, RunningColumns, Snapshot
 from scheduler.models import PolicyFault
-from scheduler.state.db.fragments import ANY_OF, OF_CLUSTER, OF_OPEN_QUEUES
+from scheduler.state.db.fragments import ANY_OF, UNFINISHED_OF_CLUSTER, UNFINISHED_OF_OPEN_QUEUES
 from scheduler.state.db.query import Answer, Batch, Table, Together
 from scheduler.state.db.sql import int_array, select_together
 from scheduler.state.ledger.ledger_sql import PERIODS, PRICES, PeriodRow
@@ -54,7 +55,7 @@ from scheduler.state.load.quota_rows import BOUNDED, Lines, ask_lines
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a cycle starts from: the snapshot, the policy, and the reasons that pending jobs show now."""
+    """What a cycle starts from: snapshot, policy as its rules have it now, and reasons that pending jobs show now."""
 
     cluster_id: int
     #: Where its attempts run (Cluster.backend).
@@ -67,6 +68,9 @@ class Loaded:
     profile_problem: str = ""
     #: The last cycle could not follow them.
     profile_was_out: bool = False
+    #: By label, why a rule is left out, where no alarm says so yet; and alarms of rules that are gone.
+    rule_problems: Mapping[str, str] = field(default_factory=dict)
+    rules_gone: Collection[str] = ()
 
 
 def load_snapshot(
@@ -116,6 +120,7 @@ def loaded(
     )
     found, quotas = usable_policy_of(cluster), owners.lines.columns()
     policy = found.policy
+    choices = json.loads(cluster.choices)
     projects = project_columns(owners.projects, owners.lines, quotas, pairs_of(pending, running), owners.away)
     projects, shares = with_shares(projects, pending, policy, at_ms=cluster.now_ms, shape=owners.share_shape)
     snapshot = Snapshot.build(
@@ -136,10 +141,11 @@ def loaded(
         shares=shares,
         budgets=budget_columns(owners.periods, owners.prices, now_ms=cluster.now_ms),
         turns=turn_columns(tables.cluster_id, policy),
+        choices=ChoiceColumns.from_rows(choices),
     )
     return Loaded(
-        tables.cluster_id, cluster.backend, snapshot, policy, own["reason_mark"], found.problem,
-        PolicyFault.PROFILE in json.loads(cluster.faults),
+        tables.cluster_id, cluster.backend, snapshot, choose(snapshot, policy), own["reason_mark"], found.problem,
+        PolicyFault.PROFILE in json.loads(cluster.faults), found.rule_problems, found.rules_gone,
     )  # fmt: skip
 
 
@@ -221,7 +227,7 @@ def ask_pending(
     return batch.add(
         PENDING,
         [cluster_id] if most is None else [cluster_id, most],
-        which=OF_CLUSTER if paused_queues else OF_OPEN_QUEUES,
+        which=UNFINISHED_OF_CLUSTER if paused_queues else UNFINISHED_OF_OPEN_QUEUES,
         limit="" if most is None else "LIMIT %s",
         lock="",
     )

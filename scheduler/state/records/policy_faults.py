@@ -1,12 +1,14 @@
-"""What of a cluster's policy the planner cannot use: plugins that fail, and a profile that cannot be followed.
+"""What of a cluster's policy the planner cannot use: plugins that fail, and a profile, or a rule of one, that cannot
+be followed.
 
 A cycle never stops for them. The row is the alarm: health page, metrics and the cluster's page in the admin show it,
-and a plugin that has one is not asked again until an operator puts it back into use.
+and a plugin or a rule that has one is not asked again until an operator puts it back into use. Saving the profile
+puts its rules back into use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -19,6 +21,11 @@ from scheduler.state.db.sql import run
 log = structlog.get_logger(__name__)
 
 MAX_REASON = 500
+
+
+def rule_label(rule: str, profile: str) -> str:
+    """How faults name a rule."""
+    return f"{rule} of profile {profile}"
 
 
 class OpenFault(NamedTuple):
@@ -38,6 +45,26 @@ class OpenFault(NamedTuple):
 def put_out_of_use(cluster_id: int, plugin: str, reason: str) -> None:
     """Plan this cluster without the plugin from now on."""
     _note(cluster_id, PolicyFault.PLUGIN + plugin, reason)
+
+
+def set_rule_aside(cluster_id: int, rule: str, reason: str) -> None:
+    """Plan this cluster without a rule of a profile from now on, by its label (`cluster_rows.rule_label`)."""
+    _note(cluster_id, PolicyFault.RULE + rule, reason)
+
+
+def rules_are_gone(cluster_id: int, rules: Iterable[str]) -> None:
+    """No profile of the cluster has these rules, by their labels, any more."""
+    for rule in rules:
+        _over(cluster_id, PolicyFault.RULE + rule)
+
+
+def rules_are_new(profile: str) -> None:
+    """Put the rules of this profile back into use in every cluster: the profile has been saved."""
+    ending = rule_label("", profile)
+    run(
+        "DELETE FROM scheduler_policyfault WHERE starts_with(subject, %s) AND right(subject, %s) = %s RETURNING id",
+        [PolicyFault.RULE, len(ending), ending],
+    )
 
 
 def note_profile(cluster_id: int, reason: str) -> None:

@@ -71,15 +71,17 @@ class NewRecording:
 _bases: dict[int, _Base] = {}
 
 
-def encode(snapshot: Snapshot, policy: Policy, plan: Plan, *, cluster_id: int) -> NewRecording | None:
+def encode(
+    snapshot: Snapshot, policy: Policy, plan: Plan, *, cluster_id: int, always: bool = False
+) -> NewRecording | None:
     """The bytes to keep, or None when this cycle decided nothing new.
 
     A cluster where nothing moves is planned every few seconds with the same result: one recording of it
-    is enough. A cycle that starts something is always kept.
+    is enough. A cycle that starts something is always kept, and with `always` every cycle is.
     """
     encoded = codec.encode_plan(plan)
     moves = plan.starts or plan.preempts or plan.resizes or plan.reserves or plan.given_back or plan.resumes
-    if not moves and hashlib.sha256(encoded).hexdigest() == _last_plan_digest(cluster_id):
+    if not (moves or always) and hashlib.sha256(encoded).hexdigest() == _last_plan_digest(cluster_id):
         return None
     written, base = codec.encode_policy(policy), _bases.get(cluster_id)
     if base and base.used < WHOLE_EVERY and _is_kept(base.cycle_id):
@@ -125,6 +127,7 @@ def record(
     pending_count: int,
     started_count: int,
     refused: Sequence[dict[str, Any]],
+    rules: Sequence[dict[str, Any]] = (),
 ) -> Cycle:
     """Keep one cycle, in the transaction that applies it."""
     stored = recording.stored
@@ -141,6 +144,7 @@ def record(
         started_count=started_count,
         refused_count=len(refused),
         refused=list(refused),
+        rules=list(rules),
         snapshot_digest=recording.snapshot_digest,
         plan_digest=stored.plan_digest,
         base_id=recording.base.cycle_id if recording.base else None,

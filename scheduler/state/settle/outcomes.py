@@ -11,6 +11,7 @@ from infra.times_in_text import written
 from scheduler.core.lifecycle import AttemptState, JobState
 from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.core.reasons.event_texts import ALL_SUCCEEDED, text_of
+from scheduler.models.job import UNSUCCESSFUL
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Statement
 from scheduler.state.lifecycle.verdicts import Verdict
@@ -22,6 +23,8 @@ _REQUEUED: Final = {
     AttemptState.FAILED: "requeued after the failed attempt",
     AttemptState.LOST: "requeued after the lost attempt",
 }
+#: What the trigger would write in a second version of the row.
+_UNSUCCESSFUL: Final = f"CASE WHEN v.state IN ({', '.join(map(repr, UNSUCCESSFUL))}) THEN v.state END"
 
 
 class Reason(NamedTuple):
@@ -117,8 +120,9 @@ _JOBS: Final[ParameterRows[Outcome]] = ParameterRows(
 )
 #: A job that starts again without a wait was stopped by no fault of its own and keeps its place.
 _WRITE_JOBS: Final = f"""
-UPDATE scheduler_job job SET state = v.state, generation = job.generation + 1, exit_code = v.exit_code,
-    exit_signal = v.exit_signal, end_text = v.end_text, failure_class = v.failure_class,
+UPDATE scheduler_job job SET state = v.state, unsuccessful = {_UNSUCCESSFUL},
+    generation = job.generation + 1, exit_code = v.exit_code, exit_signal = v.exit_signal, end_text = v.end_text,
+    failure_class = v.failure_class,
     completed_at = v.completed_at,
     eligible_at = CASE WHEN v.retry_at IS NULL OR v.reason_code = 'NotEvaluatedYet'
         THEN coalesce(job.eligible_at, v.retry_at) ELSE v.retry_at END,

@@ -66,7 +66,7 @@ def lose_with_down_nodes(*, at: datetime) -> list[int]:
     """Declare the tasks on down nodes lost whose attempts go on without them; answers those attempts."""
     where = (
         "n.state = 'down' AND EXISTS (SELECT 1 FROM scheduler_nodeheartbeat h WHERE h.node_id = n.id)"
-        " AND t.is_live AND a.is_live"
+        " AND t.released_at IS NULL AND t.is_live AND a.is_live"
         f" AND a.stop_asked_at IS NULL AND r.on_task_failure = 'continue' AND {_GOES_ON}"
     )
     # The jobs first, as a report of an agent does.

@@ -25,6 +25,7 @@ from scheduler.core.lifecycle import (
     TaskState,
 )
 from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, rules_of
+from scheduler.state.db.fragments import live_attempts
 from scheduler.state.db.query import Batch
 from scheduler.state.db.sql import run
 from scheduler.state.ledger import ledger
@@ -114,7 +115,7 @@ def attempts_to_settle() -> list[int]:
     return [
         row[0]
         for row in run(
-            "SELECT a.id FROM scheduler_attempt a WHERE a.is_live AND NOT EXISTS ("
+            f"SELECT a.id FROM {live_attempts('a')} WHERE NOT EXISTS ("
             " SELECT 1 FROM scheduler_task t WHERE t.attempt_id = a.id AND t.is_live) ORDER BY a.id"
         )
     ]

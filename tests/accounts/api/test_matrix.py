@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 from django.test import Client
 from django.urls import URLPattern
 
 from accounts.api import urls
 from tests.support.factories import Cast, OrganizationFactory, UserFactory, bearer, the_cast
+from tests.support.kept import made_once
 
 pytestmark = pytest.mark.django_db
 
@@ -54,11 +57,18 @@ MATRIX: dict[tuple[str, str, str], tuple[dict | None, str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def cast() -> Cast:
+def a_cast() -> Cast:
     OrganizationFactory(slug="physics")
     UserFactory(username="newcomer")
     return the_cast()
+
+
+one_cast = made_once(a_cast)
+
+
+@pytest.fixture
+def cast(one_cast: Cast, db: None) -> Cast:
+    return deepcopy(one_cast)
 
 
 def test_every_route_has_a_row_here() -> None:

@@ -85,6 +85,7 @@ def test_no_table_can_be_deleted_from_that_no_code_deletes_from() -> None:
     )
     by_statement = set(re.findall(r"DELETE FROM (\w+)|delete_from\(\"(\w+)\"", source))
     found = {name for pair in by_statement for name in pair if name} | {"accounts_auditcheck"}
+    found.add("scheduler_unfinishedjob")  # triggers on jobs do
     todo = list(DELETED)
     while todo:
         model = todo.pop()

@@ -81,7 +81,7 @@ def test_readyz_is_degraded_and_the_metric_counts_it(cast: Cast, storage_away: s
     assert "outside" in answer.json()["degraded"]
     (gauge,) = metrics.circuits()
     assert {one.labels["system"]: one.value for one in gauge.samples} == {
-        "storage": 1, "mail": 0, "quota": 0, "webhook": 0
+        "storage": 1, "mail": 0, "quota": 0, "webhook": 0, "inventory": 0
     }  # fmt: skip
 
 

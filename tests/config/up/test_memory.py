@@ -55,7 +55,7 @@ def stack() -> Iterator[Stack]:
 
 @pytest.mark.stack
 def test_a_process_above_its_ceiling_is_replaced_while_the_other_serves(stack: Stack) -> None:
-    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").split()[-1]
+    token = stack.token
     wait_until(lambda: (stack.state / "run" / "web-2.ready").exists(), seconds=60, why=stack.said)
     before = {name: stack.pid(name) for name in ("web", "web-2")}
     assert all(0 < memory.resident_mib(pid) < CEILING_MIB for pid in before.values())

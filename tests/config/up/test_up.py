@@ -68,7 +68,7 @@ def shim_of(stack: Stack) -> int:
 
 def a_job_that_waits(stack: Stack) -> tuple[str, int, Path]:
     """A token, a running job's number, and the file that it waits for before it ends with exit code 7."""
-    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+    token = stack.token
     assert stack.open_folder is not None
     go = stack.open_folder / f"go-{time.monotonic_ns()}"
     command = f"echo begun; while [ ! -e {go} ]; do sleep 0.1; done; echo ended; exit 7"
@@ -251,7 +251,7 @@ def test_a_killed_service_comes_back(stack: Stack, name: str) -> None:
 
 @pytest.mark.skipif(cores() < 2, reason="a machine of one core has no spare planner")
 def test_the_spare_plans_where_the_planner_was_killed(stack: Stack) -> None:
-    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
+    token = stack.token
     wait_until(lambda: (stack.state / "run/worker-scheduling-spare.ready").exists(), seconds=60)
     both = {stack.pid("worker-scheduling"), stack.pid("worker-scheduling-spare")}
     at_work = int((stack.state / "run/planner.lock").read_text())

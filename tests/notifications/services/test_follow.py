@@ -11,11 +11,11 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
+from infra.db.commit_order import settled_up_to
 from notifications.core.kinds import Kind
 from notifications.models import Cursor, Notification
 from notifications.selectors import own_notifications, unread_count
 from notifications.services import follow as follow_module
-from notifications.services.commit_order import settled_up_to
 from notifications.services.follow import follow
 from notifications.services.preferences import change_preferences, mark_all_read, mark_read
 from scheduler.models import Job, JobEvent

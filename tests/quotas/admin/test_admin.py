@@ -67,6 +67,13 @@ def test_amounts_are_shown_as_people_say_them(cast: Cast, line: Quota) -> None:
     assert "1 GiB" in page
 
 
+def test_finding_26_the_form_calls_a_soft_quota_advice(cast: Cast, line: Quota) -> None:
+    page = enter(cast.operator).get(change(line)).content.decode()
+
+    assert "Advice: above this amount the bar turns" in page
+    assert "no job waits for it" in page
+
+
 def test_an_operator_edits_with_a_reason_that_lands_in_the_trail(cast: Cast, line: Quota) -> None:
     response = save(enter(cast.operator), change(line), form(line, hard=1024, soft=512))
 

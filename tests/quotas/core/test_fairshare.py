@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.core.fairshare import HARD, NOTHING, SOFT, STEPS, Metering, fair_tree, flat_share, over_share
+from quotas.core.fairshare import (
+    HARD,
+    NOTHING,
+    SOFT,
+    STEPS,
+    Metering,
+    fair_tree,
+    flat_share,
+    over_share,
+    product_factors,
+)
 
 Nodes = list[tuple[int, int, int]]  # parent, weight, own use (of leaves)
 
@@ -202,3 +212,25 @@ def test_limits_of_a_share_are_parts_of_the_whole_site() -> None:
     over = over_share(used, full, np.array([20, 20, 20, 0]), np.array([50, 50, 50, 0]))
 
     assert over.tolist() == [NOTHING, SOFT, HARD, NOTHING]
+
+
+@given(trees())
+def test_the_product_is_the_flat_formula_with_shares_multiplied_down(nodes: Nodes) -> None:
+    parent, weight, used = (np.array(column) for column in zip(*nodes, strict=True))
+    found = fair_tree(parent, weight, used * 3600.0)
+
+    product: list[Fraction] = []
+    for row, (above, own, _) in enumerate(nodes):
+        siblings = sum(other for at, other, _ in nodes if at == above)
+        share = Fraction(own, siblings) if siblings else Fraction(0)
+        product.append(share * (product[above] if above >= 0 else 1))
+        assert abs(float(product[row]) - found.entitled[row]) < 1e-9
+    values = [float(one) / (found.used[row] / 3600 + 1.0) for row, one in enumerate(product)]
+    best = max(values)
+
+    factors = product_factors(found)
+
+    assert all(
+        abs(factor - (value / best * STEPS if best else 0)) <= 1
+        for factor, value in zip(factors.tolist(), values, strict=True)
+    )

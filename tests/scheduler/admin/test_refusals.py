@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts.models import AuditEvent
-from scheduler.models import Reservation
+from scheduler.admin.queues import ProfileForm
+from scheduler.models import Node, Reservation
 from tests.scheduler.portal import Portal, a_portal
 
 pytestmark = pytest.mark.django_db
@@ -82,3 +84,59 @@ def test_a_right_that_is_missing_is_refused_with_a_page_and_a_row(client: Client
 
     assert client.post(url, {"post": "yes"}).status_code == 403
     assert not AuditEvent.objects.filter(action="queue.remove").exists()
+
+
+def test_finding_32_every_example_of_the_profile_form_is_accepted_by_the_form() -> None:
+    help_texts = {name: str(field.help_text) for name, field in ProfileForm.base_fields.items()}
+    examples = {
+        name: found[1]
+        for name, text in help_texts.items()
+        if (found := re.search(r"such as (\{.*?\})", text))
+    }
+    assert examples.keys() == {"score_weights", "options", "preemption"}
+
+    for name, example in examples.items():
+        values = {
+            "name": "tried",
+            "policy": "fifo",
+            "placement": "best_fit",
+            "backfill": "easy",
+            "reason": "try",
+        }
+        form = ProfileForm({**values, "preemption_enabled": "on", name: example})
+        assert form.is_valid(), (name, form.errors)
+
+
+def test_finding_30_the_form_of_a_node_saves_whatever_jobs_and_agents_change_in_between(
+    client: Client, portal: Portal
+) -> None:
+    url = reverse("admin:scheduler_node_change", args=[portal.n1.pk])
+    seen = re.search(r'name="seen" value="([0-9a-f]+)"', client.get(url).content.decode())
+    assert seen is not None
+    form = {"rack": "r9", "taints": "[]", "reason": "moved", "seen": seen[1]}
+    empty = {"devices-TOTAL_FORMS": "0", "devices-INITIAL_FORMS": "0"}
+    Node.objects.filter(pk=portal.n1.pk).update(used_cpu_millis=1, trouble="warm", boot_id="b", generation=99)
+
+    assert client.post(url, form | empty).status_code == 302
+    assert Node.objects.get(pk=portal.n1.pk).rack == "r9"
+
+    page = client.post(
+        url, form | {"rack": "r8"} | empty
+    ).content.decode()  # a page from before the first save
+    assert "Changed since you opened the page: " in page
+    assert "rack is now r9" in page
+    assert Node.objects.get(pk=portal.n1.pk).rack == "r9"
+
+
+def test_finding_31_only_backends_that_are_installed_can_be_chosen(client: Client, portal: Portal) -> None:
+    url = reverse("admin:scheduler_cluster_change", args=[portal.cluster.pk])
+    page = client.get(url).content.decode()
+    assert re.findall(
+        r'<option value="([a-z_]+)"', page.split('name="backend"')[1].split("</select>")[0]
+    ) == ["agents"]
+
+    form = {
+        "name": "main", "slug": portal.cluster.slug, "backend": "slurm", "reason": "try",
+        "cpu_overcommit_percent": "100", "memory_overcommit_percent": "100",
+    }  # fmt: skip
+    assert "The backend slurm is not installed; there is agents." in client.post(url, form).content.decode()

@@ -333,3 +333,32 @@ def test_why_prints_the_cause_or_the_scores(capsys: Any) -> None:
         "node  score          parts",
         "n1    51     chosen  tightness 3",
     ]
+
+
+def test_jobs_change_are_held_and_cancelled_from_a_terminal(muster: Muster) -> None:
+    world = World.make()
+    single = world.submit(priority=50)
+    first = world.submit(array="0-2")
+
+    code, out, err = muster(
+        world.user, "job", "change", str(single.number), "--set", "priority=30", "--set", "memory=1Gi"
+    )
+    assert (code, out.startswith(f"Job {single.number} is changed. Not evaluated"), err) == (0, True, "")
+    assert Job.objects.get(pk=single.pk).priority == 30
+    code, _, err = muster(world.user, "job", "change", str(single.number), "--set", "command=false")
+    assert (code, "command: Cannot be changed" in err) == (1, True)
+    assert muster(world.user, "job", "cancel", f"{first.number}_1", "--reason", "odd")[0] == 0
+    code, out, _ = muster(world.user, "array", "hold", str(first.number))
+    assert (code, out.splitlines()[0]) == (0, "2 changed, 0 were so already, 1 in another state")
+    assert muster(world.user, "array", "change", str(first.number), "--max-running", "1")[0] == 0
+    code, out, _ = muster(world.user, "array", "show", str(first.number))
+    assert out.splitlines() == [
+        f"Array {first.number} true: 1 of 3 have ended", "queued     2", "cancelled  1"
+    ]  # fmt: skip
+    code, out, _ = muster(world.user, "jobs", "release", "--filter", "user=me", "--dry-run")
+    assert (code, out) == (0, "2 matched: 2 would be released, 0 were so already, 0 refused\n")
+    code, out, _ = muster(world.user, "jobs", "cancel", "--filter", "user=me", "--filter", "project=vision")
+    assert (code, out) == (0, "3 matched: 3 cancelled, 0 were so already, 0 refused\n")
+    assert set(Job.objects.values_list("state", "array_max_running")) == {
+        ("cancelled", None), ("cancelled", 1)
+    }  # fmt: skip

@@ -14,6 +14,7 @@ from pytest_django.fixtures import Settings
 
 from scheduler.agent import processes
 from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
+from scheduler.services.jobs.logs import read_log
 from scheduler.services.jobs.resize import resize_job
 from scheduler.services.jobs.usage import usage_of
 from scheduler.services.jobs.verbs import cancel_job
@@ -86,8 +87,37 @@ def test_output_comes_back_byte_for_byte(world: World, start_agent: StartAgent) 
     assert sorted(world.output(job)) == sorted(b"a\0b\xff\r\n\xc3\xa4 no newlineother")
 
 
+def test_the_log_of_a_job_is_whole_as_soon_as_the_job_is_completed(
+    world: World, start_agent: StartAgent
+) -> None:
+    start_agent()
+    waiting = {
+        job.number: job
+        for job in (
+            world.submit(f"echo first; sleep 0.0{n % 7}; echo last {n}", cpu_cores=0.1) for n in range(20)
+        )
+    }
+    read: dict[int, tuple[bool, str]] = {}
+
+    def none_waits() -> bool:
+        if Job.objects.filter(number__in=waiting, state="queued").exists():
+            world.plan()
+        for job in Job.objects.filter(number__in=waiting).exclude(
+            state__in=["queued", "scheduled", "running"]
+        ):
+            assert job.state == "completed", job.end_text
+            part = read_log(job=job)
+            read[job.number] = part.eof, part.data.decode()
+            del waiting[job.number]
+        return not waiting
+
+    wait_for(none_waits)
+    first = min(read)
+    assert read == {number: (True, f"first\nlast {number - first}\n") for number in read}
+    assert len(read) == 20
+
+
 def test_output_is_there_while_the_job_runs(world: World, start_agent: StartAgent) -> None:
-    from scheduler.services.jobs.logs import read_log
 
     start_agent()
     job = world.submit("echo first; sleep 30")

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.models import Job
 from scheduler.services.jobs.verbs import requeue_job
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from tests.scheduler.agent.conftest import StartAgent
 from tests.support.agents import AgentProcess, World, wait_for
 from tests.support.stack import ROOT

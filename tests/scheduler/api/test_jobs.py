@@ -32,7 +32,7 @@ FIELDS = {
     "memory_bytes", "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
     "env", "secrets", "upload", "expected_runtime",
     "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity",
-    "depends_on", "array_id",
+    "depends_on", "array_id", "job_id",
     "array_index", "array_max_running", "restart_policy", "max_restarts", "restart_rules", "probes", "checkpoint",
     "artifacts", "standard_output", "standard_error", "open_mode",
     "restart_delay", "restart_delay_max", "preemptible", "created_at", "begin_at",
@@ -95,7 +95,8 @@ def test_what_was_submitted_is_what_the_detail_shows(api: Api, cast: Cast) -> No
 
     assert body["depends_on"] == [
         {
-            "job": first["id"], "number": first["number"], "data": None, "type": "success", "group": 0, "need": 1,
+            "job": first["id"], "number": first["number"], "array": False, "data": None,
+            "type": "success", "group": 0, "need": 1,
             "satisfied": None,
         }
     ]  # fmt: skip
@@ -333,7 +334,7 @@ def test_lists_are_filtered_by_the_server(api: Api, portal: Portal, query: str, 
 @pytest.mark.parametrize(
     "query",
     ["state=waiting", "state__in=queued,lost", "submitted__gte=soon", "colour=red", "limit=0", "limit=501",
-     "limit=x", "array_id=7", "name=%00", "cursor=%ff", "cursor=bm9uc2Vuc2U="],
+     "limit=x", "array_id=x", "name=%00", "cursor=%ff", "cursor=bm9uc2Vuc2U="],
 )  # fmt: skip
 def test_a_filter_that_makes_no_sense_is_refused_and_not_ignored(api: Api, cast: Cast, query: str) -> None:
     answer = api(cast.owner).get(f"{JOBS}?{query}")

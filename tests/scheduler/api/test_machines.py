@@ -237,7 +237,7 @@ def test_the_planner_says_what_it_is(api: Api, portal: Portal) -> None:
 
     assert info == {
         "policy": "fifo", "quota_provider": "local", "active_queues": 1, "pending_jobs": 1,
-        "policies": {"default": "fifo"},
+        "policies": {"default": "fifo"}, "rules": {}, "accuracy": [],
     }  # fmt: skip
 
 

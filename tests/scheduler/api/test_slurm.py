@@ -14,7 +14,7 @@ from tests.scheduler.portal import Portal
 from tests.support.factories import AllocationFactory, AttemptFactory, JobFactory
 
 SBATCH, SQUEUE = "/api/v1/slurm/sbatch", "/api/v1/slurm/squeue"
-SCRIPT = "#!/bin/bash\n#SBATCH --job-name=demo\n#SBATCH --gres=gpu:1\n#SBATCH --input=x.in\necho hello\n"
+SCRIPT = "#!/bin/bash\n#SBATCH --job-name=demo\n#SBATCH --gres=gpu:1\n#SBATCH --acctg-freq=30\necho hello\n"
 
 
 def test_a_script_is_submitted_and_what_was_not_understood_comes_back(api: Api, portal: Portal) -> None:
@@ -24,8 +24,8 @@ def test_a_script_is_submitted_and_what_was_not_understood_comes_back(api: Api, 
     job, body = Job.objects.get(), answer.json()
     assert (body["job_id"], body["job"]["name"], body["job"]["gpu_count"]) == (job.number, "demo", 1)
     assert (job.script, job.submitted_via) == (SCRIPT, "sbatch")
-    assert [(item["line"], item["text"]) for item in body["ignored"]] == [(4, "#SBATCH --input=x.in")]
-    assert "standard input" in body["ignored"][0]["reason"]
+    assert [(item["line"], item["text"]) for item in body["ignored"]] == [(4, "#SBATCH --acctg-freq=30")]
+    assert "measured" in body["ignored"][0]["reason"]
 
 
 def test_a_script_may_be_the_whole_body(api: Api, portal: Portal) -> None:
@@ -70,6 +70,30 @@ def test_fields_may_stand_beside_a_script(api: Api, portal: Portal) -> None:
 
     assert named.json()["job"]["name"] == "other"
     assert (unknown.status_code, both.status_code) == (422, 422)
+
+
+def test_the_command_line_comes_beside_a_script(api: Api, portal: Portal) -> None:
+    client = api(portal.cast.owner)
+
+    beside = {"args": ["-n", "2"], "submit_env": {"SBATCH_TIMELIMIT": "5"}, "file_name": "job.sh"}
+    taken = client.post(SBATCH, {"script": "#!/bin/sh\n#SBATCH -t 1\nsrun hostname\n", **beside})
+    wrapped = client.post(SBATCH, {"args": ["--wrap", "echo one"]})
+    wrong: list[tuple[object, str]] = [
+        ({"args": "-n 2"}, "args"), ({"args": [1]}, "args"), ({"submit_env": ["A"]}, "submit_env"),
+        ({"submit_env": {"A": 1}}, "submit_env"), ({"file_name": 1}, "file_name"),
+        ({"script_args": ["x"]}, "script_args"),
+    ]  # fmt: skip
+    refused = [client.post(SBATCH, {"script": "#!/bin/sh\ntrue\n", **more}) for more, _ in wrong]
+
+    body = taken.json()
+    assert (body["job"]["name"], body["job"]["tasks"], body["job"]["time_limit"]) == ("job.sh", 2, 300)
+    assert [note.split(":")[0] for note in body["notes"]][1:] == [
+        "Line 3 calls srun, which jobs here do not have"
+    ]
+    assert wrapped.json()["job"]["name"] == "wrap"
+    assert [(one.status_code, one.json()["errors"][0]["field"]) for one in refused] == [
+        (422, name) for _, name in wrong
+    ]
 
 
 def test_another_account_is_a_denial(api: Api, portal: Portal) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,8 +16,10 @@ from prometheus_client.metrics_core import Metric
 from quotas.models import Budget
 from scheduler import metrics
 from scheduler.core.lifecycle import JobState
-from scheduler.models import Attempt, Job, Node, Task
+from scheduler.models import Attempt, Device, Job, Node, Task
+from scheduler.services.accounting import metric_counts
 from tests.scheduler.state.small import SmallWorld
+from tests.support.factories import AttemptFactory, JobEventFactory, JobFactory, QueueFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -60,7 +62,80 @@ def test_the_figures_are_those_of_the_rows() -> None:
     assert 0 < found["muster_schedule_cycle_seconds", world.cluster.slug, "plan"] < 60
     assert found[("muster_rows_readable",)] == 1
     for name in metrics.INVARIANTS:
-        assert found["muster_invariant_violations_total", name] == 0
+        assert found["muster_invariant_violations", name] == 0
+
+
+def started(
+    job: Job, *, epoch: int, came: datetime, placed: int, began: int, event: dict[str, Any]
+) -> Attempt:
+    """An attempt that got nodes and began these seconds after `came`, and the event that says it."""
+    attempt = AttemptFactory(
+        job=job, epoch=epoch, scheduled_at=came + timedelta(seconds=placed), state="failed",
+        started_at=came + timedelta(seconds=began), ended_at=came + timedelta(seconds=began + 60),
+    )  # fmt: skip
+    JobEventFactory(job=job, epoch=epoch, **event)
+    return attempt
+
+
+def test_waits_ends_and_failures_are_counted_once_and_outlive_their_rows() -> None:
+    came = timezone.now() - timedelta(hours=1)
+    queue, empty = QueueFactory(slug="gpu"), QueueFactory(slug="empty")
+    job = JobFactory(
+        queue=queue, created_at=came, state=JobState.FAILED, epoch=2, completed_at=timezone.now()
+    )
+    JobEventFactory(job=job, kind="job.failed")  # before counting began
+    metric_counts.count()
+
+    started(
+        job, epoch=1, came=came, placed=2, began=40, event={"kind": "job.running", "details": {"node": "n1"}}
+    )
+    failed = {"attempt": "failed", "failure_class": "out-of-memory"}
+    JobEventFactory(job=job, epoch=1, kind="attempt.failed", details=failed)
+    # The second attempt waits from the end of the first, and its start is written with its end.
+    again = came + timedelta(seconds=100)
+    ended = {"attempt": "failed", "failure_class": "node-lost", "node": "n1", "stop_reason": "drained"}
+    started(job, epoch=2, came=again, placed=1, began=1, event={"kind": "job.failed", "details": ended})
+    metric_counts.count()
+    metric_counts.add_one(metric_counts.CYCLES_FAILED, str(queue.cluster_id))
+    counted = scraped()
+    Job.objects.all().delete()
+    metric_counts.count()
+    found = scraped()
+
+    assert found == counted | {key: value for key, value in found.items() if key[0] == "muster_jobs"}
+    wait = "muster_queue_wait_seconds"
+    assert [found[f"{wait}_bucket", "gpu", bound] for bound in ("1.0", "30.0", "60.0", "+Inf")] == [
+        1,
+        1,
+        2,
+        2,
+    ]
+    assert (found[f"{wait}_count", "gpu"], found[f"{wait}_sum", "gpu"]) == (2, 41)
+    latency = "muster_scheduling_latency_seconds"
+    assert [found[f"{latency}_bucket", "gpu", bound] for bound in ("1.0", "2.0")] == [1, 2]
+    assert found["muster_jobs_ended_total", "gpu", "failed"] == 1
+    for failure in ("out-of-memory", "node-lost"):
+        assert found["muster_attempts_failed_total", "gpu", failure] == 1
+    assert found["muster_preemptions_total", "gpu", "drain"] == 1
+    assert found["muster_schedule_cycles_failed_total", queue.cluster.slug] == 1
+    # A queue without jobs has its series.
+    assert found[f"{wait}_count", empty.slug] == found["muster_jobs_ended_total", empty.slug, "failed"] == 0
+    assert found["muster_jobs", "queued", empty.slug] == found["muster_jobs", "running", empty.slug] == 0
+
+
+def test_what_nodes_have_given_and_how_much_of_the_idle_gpus_is_fragmented() -> None:
+    world = a_busy_world()
+    Device.objects.filter(node__name="n1", used_millis__gt=0).update(utilisation_percent=80)
+
+    found = scraped()
+
+    each = {what: found["muster_node_gpus", "n1", what] for what in ("total", "allocated", "active")}
+    assert each == {"total": 2, "allocated": 1, "active": 1}
+    node = Node.objects.get(name="n1")
+    assert found["muster_node_cpu_cores", "n1", "allocated"] == node.used_cpu_millis / 1000 > 0
+    assert found["muster_node_memory_bytes", "n1", "total"] == node.memory_mib_capacity * 2**20
+    # One of the two GPUs of n1 is idle, beside one that is used; n2 is draining.
+    assert found["muster_gpu_fragmentation_ratio", world.cluster.slug] == 1
 
 
 BREAKS: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -99,7 +174,7 @@ def test_a_broken_promise_is_counted(how: str) -> None:
 
     break_it()
 
-    assert scraped()["muster_invariant_violations_total", name] == 1
+    assert scraped()["muster_invariant_violations", name] == 1
 
 
 def test_a_start_that_only_a_constraint_stopped_is_counted() -> None:
@@ -108,7 +183,7 @@ def test_a_start_that_only_a_constraint_stopped_is_counted() -> None:
     cycle.refused_count, cycle.refused = 1, [{"job": 1, "code": "RefusedByConstraint", "message": "…"}]
     cycle.save()
 
-    assert scraped()["muster_invariant_violations_total", "refused_by_constraint"] == 1
+    assert scraped()["muster_invariant_violations", "refused_by_constraint"] == 1
 
 
 def test_scrapes_within_five_seconds_read_the_rows_once() -> None:
@@ -137,4 +212,4 @@ def test_the_page_shows_them(settings: Any, monkeypatch: pytest.MonkeyPatch) -> 
     text = Client().get("/metrics", headers={"Authorization": "Bearer a-token"}).content.decode()
 
     assert 'muster_nodes{state="draining"} 1.0' in text
-    assert 'muster_invariant_violations_total{name="I1"} 0.0' in text
+    assert 'muster_invariant_violations{name="I1"} 0.0' in text

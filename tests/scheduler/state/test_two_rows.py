@@ -1,13 +1,16 @@
-"""What a job asked for stays as it was written, and its moves write no index before the last one."""
+"""What a job asked for stays as it was written; its moves write no index; and what waits and runs has a row."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from django.db import ProgrammingError, connection, transaction
 from django.utils import timezone
 
-from scheduler.models import Job, JobRequest
-from tests.support.factories import JobFactory
+from scheduler.models import Job, JobRequest, UnfinishedJob
+from scheduler.models.job import OVER
+from tests.support.factories import JobFactory, QueueFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +36,12 @@ def test_the_application_cannot_change_what_was_asked_for() -> None:
     assert Job.objects.get(pk=job.pk).priority == 50
 
 
-def test_moves_write_no_index_before_the_job_is_over() -> None:
+def unfinished() -> dict[int, int]:
+    """The queue of each job that has a row of `UnfinishedJob`."""
+    return dict(UnfinishedJob.objects.values_list("number", "queue_id"))
+
+
+def test_moves_of_a_job_that_completes_write_no_index() -> None:
     job = Job.objects.filter(pk=JobFactory(state="queued").pk)
     before = updates()
 
@@ -41,10 +49,69 @@ def test_moves_write_no_index_before_the_job_is_over() -> None:
     job.update(state="scheduled", epoch=1, scheduled_at=timezone.now(), reason_code="", reason_text="")
     job.update(state="starting", generation=3)
     job.update(state="running", started_at=timezone.now(), boost=5, boost_until_at=timezone.now())
-    moves = updates()
     job.update(state="completed", completed_at=timezone.now(), exit_code=0)
-    end = updates()
+    after = updates()
 
-    assert (moves[0] - before[0], moves[1] - before[1]) == (4, 4)
-    assert (end[0] - moves[0], end[1] - moves[1]) == (1, 0)
+    assert (after[0] - before[0], after[1] - before[1]) == (5, 5)
     assert job.get().outcome == "completed"
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
+def test_what_waits_or_runs_is_unfinished_whoever_writes_its_state(end: str) -> None:
+    made = JobFactory(state="queued")
+    over = JobFactory(state=end, completed_at=timezone.now())
+    job, other = Job.objects.filter(pk=made.pk), QueueFactory()
+    steps = [unfinished()]
+
+    for change in ({"state": "running"}, {"state": end, "completed_at": timezone.now()}, {"state": "queued"}):
+        job.update(**change)
+        steps.append(unfinished())
+    job.update(queue=other)
+    steps.append(unfinished())
+    job.delete()
+
+    waits = {made.pk: made.queue_id}
+    assert steps == [waits, waits, {}, waits, {made.pk: other.pk}]
+    assert unfinished() == {}
+    assert over.pk not in unfinished()
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
+def test_unsuccessful_is_the_state_of_what_failed_or_was_cancelled(end: str) -> None:
+    expected = None if end == "completed" else end
+    born = JobFactory(state=end, completed_at=timezone.now())
+    job = Job.objects.filter(pk=JobFactory(state="running").pk)
+    seen = [Job.objects.get(pk=born.pk).unsuccessful, job.get().unsuccessful]
+
+    job.update(state=end, completed_at=timezone.now())
+    seen.append(job.get().unsuccessful)
+    job.update(unsuccessful="cancelled" if end == "failed" else "failed")
+    seen.append(job.get().unsuccessful)
+    job.update(state="queued")
+
+    assert seen == [expected, None, expected, expected]
+    assert job.get().unsuccessful is None
+
+
+@pytest.mark.parametrize(
+    "states", [["failed"], ["completed"], ["queued", "running"], ["running", "failed"], [*OVER], []]
+)
+def test_jobs_in_states_are_those_whose_state_that_is(states: list[str]) -> None:
+    ended = timezone.now()
+    for state in ("queued", "running", "completed", "failed", "cancelled"):
+        JobFactory(state=state, completed_at=ended if state in OVER else None)
+
+    assert sorted(job.state for job in Job.objects.in_states(states)) == sorted(states)
+    assert sorted(job.state for job in Job.objects.not_over()) == ["queued", "running"]
+
+
+def test_the_newest_jobs_that_run_are_read_by_their_keys_and_no_others() -> None:
+    JobFactory(state="running")
+    newest = Job.objects.in_states(["running"]).order_by("-number").values("number")[:50]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("SET LOCAL enable_bitmapscan = off")
+    plan = newest.explain()
+
+    assert re.search(r"Index Cond: \(number = ANY \(\(?InitPlan", plan) or "= ANY ($0)" in plan, plan
+    assert len(newest) == 1

@@ -28,6 +28,10 @@ from tests.support.factories import (
 
 @pytest.fixture
 def world(db: None) -> SimpleNamespace:
+    return a_world()
+
+
+def a_world() -> SimpleNamespace:
     cast = the_cast()
     cluster = ClusterFactory(name="main", slug="main")
     partition = PartitionFactory(cluster=cluster, name="default")

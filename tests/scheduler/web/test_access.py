@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from types import SimpleNamespace
+
 import pytest
 from django.urls import reverse
 
 from accounts.models import AuditEvent
 from scheduler.core.lifecycle import JobState
+from tests.scheduler.web.conftest import a_world
 from tests.support.factories import QueueFactory
+from tests.support.kept import made_once
 
 OPEN_PAGES = [
     "home",
@@ -23,6 +28,13 @@ OPEN_PAGES = [
     "projects",
 ]
 PEOPLE = ["owner", "colleague", "lead", "viewer", "stranger", "operator", "auditor", "admin"]
+
+one_world = made_once(a_world)
+
+
+@pytest.fixture
+def world(one_world: SimpleNamespace, db: None) -> SimpleNamespace:
+    return deepcopy(one_world)
 
 
 @pytest.mark.parametrize("name", [*OPEN_PAGES, "audit"])

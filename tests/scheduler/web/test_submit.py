@@ -182,12 +182,13 @@ def test_the_curl_of_the_preview_is_the_request_itself(as_user, world) -> None:
     }  # fmt: skip
 
 
-def test_the_script_of_the_preview_asks_for_the_same_when_sent_back(as_user, world) -> None:
-    from scheduler.services.submission.sbatch import parse_sbatch
+@pytest.mark.parametrize("tasks", ["", "2"])
+def test_the_script_of_the_preview_asks_for_the_same_when_sent_back(as_user, world, tasks: str) -> None:
+    from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 
     form = {
         "what": "echo hi", "name": "round trip", "cpu_cores": "2", "memory": "512Mi", "gpu_count": "1",
-        "gpu_type": "A100", "time_limit": "90m", "restart_policy": "never",
+        "gpu_type": "A100", "time_limit": "90m", "restart_policy": "never", "tasks": tasks,
     }  # fmt: skip
 
     payload, ignored = parse_sbatch(forms.as_sbatch(form))

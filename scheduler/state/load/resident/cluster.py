@@ -14,6 +14,7 @@ from django.db import connection
 from infra.db.prepared import ask_together, keep_plans
 from scheduler.core.columns import Ints
 from scheduler.core.placement.scoring import counts_gpu_requests
+from scheduler.core.policy import every_policy
 from scheduler.core.snapshot.request_classes import ClassTable
 from scheduler.state.db.query import Batch, Table
 from scheduler.state.load.cluster_rows import usable_policy_of
@@ -133,7 +134,7 @@ class ResidentCluster:
                 memory.jobs, memory.classes.classes, tables.moment(),
                 paused_queues=() if is_outside else tables.paused_queues(),
                 early_too=not is_outside and not policy.queues,
-                counts_gpu_requests=counts_gpu_requests(policy),
+                counts_gpu_requests=any(counts_gpu_requests(one) for _, one in every_policy(policy)),
             )  # fmt: skip
             found = loaded(tables, memory.jobs.take(folded.planned), memory.classes, together=ask_together)
         self._prune(memory)

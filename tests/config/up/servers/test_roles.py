@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import psutil
 import psycopg
 import pytest
+from django.conf import settings
 
 from config.up.servers import roles
 from config.up.servers.embedded import wait_ready
@@ -149,9 +150,8 @@ def test_nothing_connects_but_as_the_application(stack: Stack) -> None:
 
 
 def test_a_job_goes_through_and_every_hourly_task_too(stack: Stack) -> None:
-    token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
-    a_job_goes_through(stack, token)
-    stack.manage("shell", "--no-imports", "-c", ALL_TASKS)
+    said = manage_each(stack, ["token", "alice", "--scopes", "jobs:write,jobs:read"], first=ALL_TASKS)
+    a_job_goes_through(stack, said.splitlines()[-1])
 
 
 def a_job_goes_through(stack: Stack, token: str) -> None:
@@ -165,19 +165,15 @@ def a_job_goes_through(stack: Stack, token: str) -> None:
 
 def test_beat_may_write_every_entry_of_the_timetable(stack: Stack) -> None:
     """Several entries have one interval, so that all but the first find it there."""
-    wait_until(
-        lambda: stack.manage("shell", "--no-imports", "-c", NOT_PLANNED).strip() == "[]",
-        seconds=30,
-        why=lambda: stack.manage("shell", "--no-imports", "-c", NOT_PLANNED),
-    )
+    with as_superuser(stack) as connection:
+
+        def missing() -> set[str]:
+            rows = connection.execute("SELECT name FROM django_celery_beat_periodictask").fetchall()
+            return settings.CELERY_BEAT_SCHEDULE.keys() - {name for (name,) in rows}
+
+        wait_until(lambda: not missing(), seconds=30, why=lambda: str(missing()))
 
 
-NOT_PLANNED = """
-from django.conf import settings
-from django_celery_beat.models import PeriodicTask
-there = set(PeriodicTask.objects.values_list("name", flat=True))
-print(sorted(settings.CELERY_BEAT_SCHEDULE.keys() - there))
-"""
 #: What beat asks for, at once and in the open; planning stays for a moment instead of a minute.
 ALL_TASKS = """
 from django.conf import settings
@@ -208,6 +204,7 @@ OPERATORS_COMMANDS = [
     ["join_token"],
     ["audit_verify"],
 ]
+#: As manage.py would run each, all in one process.
 EACH_COMMAND = """
 import json, sys, traceback
 from django.core.management import call_command
@@ -223,12 +220,16 @@ for command in json.loads({commands!r}):
 """
 
 
+def manage_each(stack: Stack, *commands: list[str], first: str = "") -> str:
+    """Run this code, and then these commands, in one process beside the portal; what they print."""
+    code = first + EACH_COMMAND.format(commands=json.dumps(commands))
+    return stack.manage("shell", "--no-imports", "-c", code)
+
+
 def test_an_operators_commands_work(stack: Stack) -> None:
     stack.env["DJANGO_SUPERUSER_PASSWORD"] = "a-long-enough-password-1"
 
-    said = stack.manage(
-        "shell", "--no-imports", "-c", EACH_COMMAND.format(commands=json.dumps(OPERATORS_COMMANDS))
-    )
+    said = manage_each(stack, *OPERATORS_COMMANDS)
 
     assert f"as {roles.APPLICATION}" in said
 
@@ -332,9 +333,8 @@ def test_the_sql_of_the_guide_makes_a_portal_that_runs(bare: Bare) -> None:
         stack.start()
         assert roles.OWNER_URL not in psutil.Process(stack.pid("web")).environ()
         del stack.env[roles.OWNER_URL]
-        token = stack.manage("token", "alice", "--scopes", "jobs:write,jobs:read").splitlines()[-1]
-        a_job_goes_through(stack, token)
-        stack.manage("audit_verify")
+        said = manage_each(stack, ["audit_verify"], ["token", "alice", "--scopes", "jobs:write,jobs:read"])
+        a_job_goes_through(stack, said.splitlines()[-1])
         assert "muster.W001" not in deploy_check(urls["DATABASE_URL"])
         assert "muster.W001" in deploy_check(urls[roles.OWNER_URL])
         assert "superuser" in deploy_check(

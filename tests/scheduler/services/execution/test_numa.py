@@ -16,7 +16,7 @@ from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.planning.cycles import run_cycle
 from scheduler.services.planning.job_preview import preview_job
 from scheduler.services.submission.parse_request import parse_job
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from scheduler.state.load.snapshots import load_snapshot
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from scheduler.core.lifecycle import JobState
-from scheduler.models import ForecastOutcome, ForecastRun, Job, StartForecast
+from scheduler.models import ForecastOutcome, ForecastRun, Job, RuntimePrediction, StartForecast
 from scheduler.services.jobs.verbs import cancel_job
 from scheduler.services.planning import forecasts
 from scheduler.services.planning.explain import explain_job
@@ -228,6 +228,78 @@ def test_the_list_costs_the_same_with_forecasts_and_without(world: SmallWorld, c
         client.get("/jobs/")
 
     assert len(after) == len(before)
+
+
+def test_first_ranges_are_calibrated_by_judged_starts_and_the_accuracy_is_on_page_and_api(
+    world: SmallWorld, client: Client
+) -> None:
+    told_at = timezone.now() - timedelta(days=1)
+    ends = told_at + timedelta(hours=1), told_at + timedelta(hours=2)
+    ForecastOutcome.objects.bulk_create(
+        ForecastOutcome(
+            cluster=world.cluster, job_number=number, told_at=told_at, p10_at=ends[0], p90_at=ends[1],
+            started_at=told_at + timedelta(hours=4), missed_seconds=7200,
+        )
+        for number in range(30)
+    )  # fmt: skip
+    job = world.job(gpus=4, time_limit_seconds=7200)
+
+    forecast_all()
+
+    kept = StartForecast.objects.get(job=job)
+    raw = (kept.first_raw_p90_at - kept.first_told_at).total_seconds()
+    shown = (kept.first_p90_at - kept.first_told_at).total_seconds()
+    assert 3500 < raw < 3601  # the time limit of the job that runs
+    assert abs(shown / raw - 2) < 0.05  # all were twice as late as the ends of their ranges
+    live = explain_job(job=job, by=world.person).start
+    assert live is not None
+    assert live.p90_at is not None
+    assert abs((live.p90_at - kept.first_p90_at).total_seconds()) < 120
+    Job.objects.filter(pk=job.pk).update(
+        state=JobState.COMPLETED, scheduled_at=kept.first_p90_at, completed_at=kept.first_p90_at
+    )
+    forecasts.forget_history()
+    forecast_all()
+    judged = ForecastOutcome.objects.get(job_number=job.number)
+    assert (judged.missed_seconds, judged.raw_p90_at) == (0, kept.first_raw_p90_at)
+    client.force_login(world.person)
+    page = client.get("/forecasts/").content.decode()
+    row = re.sub(
+        r"<[^>]+>", " ", page[page.index("data-accuracy") : page.index("</tr>", page.index("data-accuracy"))]
+    )
+    assert "31" in row
+    assert "1h" in row.replace(" ", "")  # the median width
+    [accuracy] = client.get("/api/v1/jobs/scheduler/info").json()["accuracy"]
+    assert (accuracy["starts"], accuracy["inside_percent"], accuracy["runs"]) == (31, 3, 0)
+
+
+def test_a_waiting_job_without_a_limit_counts_as_long_as_its_earlier_runs(world: SmallWorld) -> None:
+    ahead = world.job("usual", gpus=4)
+    behind = world.job(gpus=4, time_limit_seconds=60)
+    RuntimePrediction.objects.create(
+        cluster=world.cluster, user=world.person, name="usual", runs=9, usual_seconds=6000, planned_seconds=7200,
+        updated_at=timezone.now(),
+    )  # fmt: skip
+
+    forecast_cluster(cluster_id=world.cluster.pk)
+
+    kept = {row.job_id: hours(row.p90_at) for row in StartForecast.objects.all()}
+    assert kept == {ahead.pk: 1, behind.pk: 3}  # by UNLIMITED_JOB_SECONDS it would be 25
+
+
+def test_run_times_predicted_too_short_are_counted(world: SmallWorld) -> None:
+    now = timezone.now()
+    for predicted, runs in ((100, 3), (300, 3), (999, 0)):  # the last is the site's setting, not a prediction
+        job = world.job(state=JobState.COMPLETED, epoch=1, completed_at=now, queue=world.queue)
+        AttemptFactory(
+            job=job, state="succeeded", epoch=1, started_at=now - timedelta(seconds=200), ended_at=now,
+            predicted_seconds=predicted, predicted_from_runs=runs,
+        )  # fmt: skip
+
+    forecasts.predict_run_times(cluster_id=world.cluster.pk)
+
+    [found] = forecasts.accuracies([world.cluster.pk])
+    assert (found.runs, found.longer_percent, found.median_ratio) == (2, 50, 0.5)
 
 
 # ---------------------------------------------------------------- a rule broken on purpose is noticed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from infra.errors import MusterError
 from infra.plain_text import SEVERAL_LINES
 from scheduler.management.commands.describe_job_request import page
 from scheduler.models import Job
-from scheduler.services.submission import rules, sbatch_options
+from scheduler.services.submission import rules
 from scheduler.services.submission.declaration import (
     Declared,
     Form,
@@ -30,17 +31,23 @@ from scheduler.services.submission.declaration import (
 from scheduler.services.submission.fields import Inputs
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE, FIELDS, JOB, JobSpec
 from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
+from scheduler.services.submission.sbatch.directives import Directives, Said
+from scheduler.services.submission.sbatch.readers import READERS
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal, read
+from tests.support.kept import made_once
 
 REFERENCE: Final = Path(__file__).resolve().parents[4] / "docs" / "reference"
 ALL: Final = [pytest.param(field, id=field.name) for field in JOB.fields]
 COLUMNS: Final = {field.attname: field for field in Job._meta.concrete_fields}
 
 
+one_portal = made_once(a_portal)
+
+
 @pytest.fixture
-def portal(db: None) -> Portal:
-    return a_portal()
+def portal(one_portal: Portal, db: None) -> Portal:
+    return deepcopy(one_portal)
 
 
 @pytest.fixture(scope="module")
@@ -174,13 +181,13 @@ SAID: Final = ("1", "10", "gpu:1", "1G", "vision", "HIGH", "0-9", "afterok:1", "
                "enforce-binding")  # fmt: skip
 
 
-@pytest.mark.parametrize("option", sorted(sbatch_options.READERS))
+@pytest.mark.parametrize("option", sorted(READERS))
 def test_an_option_of_sbatch_fills_declared_fields_alone(option: str) -> None:
     filled: set[str] = set()
     for value in SAID:
-        found = sbatch_options.Directives()
+        found = Directives(said={option: Said(2, "")})
         try:
-            sbatch_options.READERS[option](found, value)
+            READERS[option](found, value)
         except ValueError:
             continue  # not what this option takes
         filled |= found.fields.keys()
@@ -190,7 +197,7 @@ def test_an_option_of_sbatch_fills_declared_fields_alone(option: str) -> None:
 
 def test_a_directive_cannot_fill_a_field_that_no_job_has() -> None:
     with pytest.raises(KeyError, match="time_limt"):
-        sbatch_options.Directives().fill("time_limt", 60)
+        Directives().fill("time_limt", 60)
 
 
 # ---------------------------------------------------------------- rules

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -25,14 +26,18 @@ from tests.support.factories import (
     QueueFactory,
     QuotaFactory,
 )
+from tests.support.kept import made_once
 from tests.support.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
 
+one_portal = made_once(a_portal)
+
+
 @pytest.fixture
-def portal(db: None) -> Portal:
-    return a_portal()
+def portal(one_portal: Portal, db: None) -> Portal:
+    return deepcopy(one_portal)
 
 
 def message(portal: Portal, **payload: Any) -> str:

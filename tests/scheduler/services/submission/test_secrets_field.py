@@ -14,7 +14,7 @@ from scheduler.backends.fake import FakeBackend
 from scheduler.backends.registry import use_backend
 from scheduler.models import Cluster, Job
 from scheduler.services.jobs.submit import submit_job
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from scheduler.web import forms
 from tests.scheduler.portal import Portal, a_portal, submit_many
 from tests.support.factories import MembershipFactory, ProjectFactory, bearer

@@ -21,7 +21,7 @@ from scheduler.backends.base import Capabilities
 from scheduler.models import FolderUpload, Job
 from scheduler.services.jobs.verbs import cancel_job
 from scheduler.services.results import old_uploads
-from scheduler.services.submission.sbatch import parse_sbatch
+from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from scheduler.services.uploads import nodes, stored, verbs
 from tests.scheduler.portal import Portal, a_portal, submit_many
 from tests.support.factories import AttemptFactory, FolderUploadFactory, TaskFactory, bearer

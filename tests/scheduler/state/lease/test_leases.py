@@ -179,7 +179,7 @@ def a_holder_elsewhere() -> tuple[subprocess.Popen[bytes], str]:
     return process, process.stdout.readline().decode().strip()
 
 
-def test_a_killed_holder_need_not_be_waited_for_and_a_living_one_keeps_its_term() -> None:
+def test_finding_27_a_killed_holder_is_not_waited_for_and_a_living_one_keeps_its_term() -> None:
     process, name = a_holder_elsewhere()
     with process:
         first = leases.acquire("cluster:1", holder=name, seconds=60)

@@ -219,6 +219,28 @@ def test_the_tree_goes_before_what_single_projects_used() -> None:
     assert world.order() == ["mine", "theirs"]
 
 
+def test_shares_multiplied_down_the_tree_order_people_by_their_own_use() -> None:
+    """Weights of all levels count, and what others of the same organization used does not."""
+    world = Sharing()
+    physics = OrganizationFactory(name="Physics", share_weight=4)
+    project = ProjectFactory(organization=physics)
+    heavy, fresh = (MembershipFactory(project=project).user for _ in range(2))
+    world.used(hours=30, project=project, user=heavy)
+    world.job("fresh", project=project, user=fresh)
+    world.job("mine")
+    world.job("heavy", project=project, user=heavy)
+    recount_shares()
+
+    assert world.order() == ["mine", "fresh", "heavy"]  # Fair Tree: the organization as a whole has used most
+    world.cluster.profile.options = {"shares": "product"}
+    world.cluster.profile.save()
+    assert world.order() == ["fresh", "mine", "heavy"]
+    physics.share_weight = 1
+    physics.save()
+    MembershipFactory.create_batch(8, project=project)
+    assert world.order() == ["mine", "fresh", "heavy"]  # a tenth of a half against one whole half
+
+
 def test_people_of_one_project_take_turns_once_their_weights_differ() -> None:
     world = Sharing()
     second = MembershipFactory(project=world.project, share_weight=3).user

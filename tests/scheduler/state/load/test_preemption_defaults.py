@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ CLASSES = ((0, ()), (50, (0,)))
 
 
 @pytest.mark.parametrize(("words", "stopped"), [({}, "burstable"), ({"qos": 0}, "guaranteed")])
-def test_of_one_priority_a_guaranteed_job_is_stopped_last_unless_the_profile_says_otherwise(
+def test_finding_26_of_one_priority_a_guaranteed_job_is_stopped_last_unless_the_profile_says_otherwise(
     words: dict[str, int], stopped: str
 ) -> None:
     """The guaranteed one has run for less, so that stopping it would cost less."""
@@ -34,3 +35,18 @@ def test_of_one_priority_a_guaranteed_job_is_stopped_last_unless_the_profile_say
     plan = plan_cycle(world.snapshot, replace(Policy(), preemption=rules))
 
     assert [world.job(stopped)] == [preempt.job_id for preempt in plan.preempts]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"risk": 2}, "risk is 0"),
+        ({"by_resource": -1}, "must not|by_resource is 0"),
+        ({"pressure_percent": 101}, "pressure_percent is 0"),
+        ({"pressure_percent": "high"}, "whole number"),
+        ({"pressure": 10}, "is not a setting of preemption"),
+    ],
+)
+def test_what_they_cannot_be_is_refused(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        preemption_of(True, words)

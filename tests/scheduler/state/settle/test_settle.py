@@ -13,6 +13,7 @@ from quotas.models import QuotaResource
 from scheduler import metrics
 from scheduler.core.lifecycle import AttemptState, JobState, StopReason, TaskState
 from scheduler.models import Attempt, Job, Node, Task
+from scheduler.services.accounting import metric_counts
 from scheduler.state.settle.settle import attempts_to_settle, end_attempt, settle_many
 from tests.support.agents import World
 from tests.support.factories import NodeFactory, QuotaFactory
@@ -60,6 +61,7 @@ def test_an_attempt_is_settled_when_all_its_tasks_have_ended(world: World) -> No
 def test_a_failure_is_known_by_its_class_to_the_job_its_event_filters_and_metrics(
     world: World, client: Client
 ) -> None:
+    metric_counts.count()
     grown, attempt = a_started_job(
         world, max_restarts=1, restart_rules=[{"on": "out-of-memory", "action": "restart"}]
     )
@@ -86,6 +88,7 @@ def test_a_failure_is_known_by_its_class_to_the_job_its_event_filters_and_metric
         for words in ("out-of-memory", "user-error", "time-limit")
     }
     assert found == {"out-of-memory": [grown.number], "user-error": [wrong.number], "time-limit": []}
+    metric_counts.count()
     [family] = [one for one in metrics.read_metrics() if one.name == "muster_attempts_failed"]
     counts = {sample.labels["failure_class"]: sample.value for sample in family.samples}
     assert (counts["out-of-memory"], counts["user-error"], counts["node-lost"]) == (1, 1, 0)

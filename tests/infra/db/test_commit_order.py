@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from notifications.services.commit_order import largest_of, settled_up_to
+from infra.db.commit_order import largest_of, settled_up_to
 from notifications.services.job_events import TABLE
 from scheduler.models import JobEvent
 from tests.support.factories import JobEventFactory

@@ -1,0 +1,1 @@
+"""Pages that change submitted jobs: the fields of one, all elements of an array."""
