@@ -559,13 +559,15 @@ def line_up(state: State, policy: Policy) -> list[dict[str, Any]]:
     line = sorted(jobs, key=lambda job: order_key(state, job, policy))
     for queue_id, own in policy.queues:
         mine = sorted(
-            (job for job in jobs if job["queue_id"] == queue_id), key=lambda job: order_key(state, job, own)
+            (job for job in jobs if job["queue_id"] == queue_id),
+            key=lambda job: order_key(state, job, own, queue_id),
         )
         line = [mine.pop(0) if job["queue_id"] == queue_id else job for job in line]
     return line
 
 
-def order_key(state: State, job: dict[str, Any], policy: Policy) -> tuple[float, ...]:
+def order_key(state: State, job: dict[str, Any], policy: Policy, queue_id: int = 0) -> tuple[float, ...]:
+    """The place of a job under the cluster's policy, or under that of this queue for the jobs of the queue."""
     queue = state.queues[int(job["queue_id"])]
     project = state.projects[int(job["project_id"])]
     limit = int(job["time_limit_seconds"]) or int(queue["max_wall_seconds"])
@@ -584,7 +586,7 @@ def order_key(state: State, job: dict[str, Any], policy: Policy) -> tuple[float,
             "fairshare": (-_share(project), submitted),
             "sjf": (limit or 1 << 63, submitted),
             "edf": (int(job["deadline_ms"]) or 1 << 63, submitted),
-            "fair_queue": (*_turn(state, job, policy), submitted),
+            "fair_queue": (*_turn(state, job, policy, queue_id), submitted),
         }[policy.name]
     if not any(name == "queue" for name, _ in policy.factors):
         keys = (-int(queue["priority"]), *keys)
@@ -627,13 +629,13 @@ def _band(priority: int) -> int:
     return (priority > 33) + (priority > 66)
 
 
-def _turn(state: State, job: dict[str, Any], policy: Policy) -> tuple[int, int]:
-    """Where the job starts and ends in the virtual time of its tenant, of the cluster's own policy."""
+def _turn(state: State, job: dict[str, Any], policy: Policy, queue_id: int) -> tuple[int, int]:
+    """Where the job starts and ends in the virtual time of its tenant, of the cluster's or of a queue's own policy."""
     tenant = f"{policy.tenant}_id"
     rows = [
         row
         for row in Rows(state.snapshot.turns).by_id.values()
-        if not row["queue_id"] and row["by_user"] == (policy.tenant == "user")
+        if row["queue_id"] == queue_id and row["by_user"] == (policy.tenant == "user")
     ]
     clock = max((int(row["virtual"]) for row in rows if row["tenant_id"] == 0), default=0)
     mine = next((row for row in rows if row["tenant_id"] == job[tenant]), None)
@@ -643,6 +645,8 @@ def _turn(state: State, job: dict[str, Any], policy: Policy) -> tuple[int, int]:
     for other in sorted(state.jobs.values(), key=lambda one: _place_of(state, one)):
         if other["id"] == job["id"]:
             break
+        if queue_id and other["queue_id"] != queue_id:
+            continue
         if other[tenant] == job[tenant] and state.is_open(other):
             at += _charge(state, other, policy)
     return at, at + _charge(state, job, policy)
