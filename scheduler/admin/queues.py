@@ -267,7 +267,8 @@ class ProfileForm(SettingsForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         try:
-            read_time_zone(cleaned.get("rule_time_zone") or "")
+            if "rule_time_zone" in cleaned:
+                read_time_zone(cleaned["rule_time_zone"])
         except ValueError as error:
             self.add_error("rule_time_zone", f"{str(error)[:1].upper()}{str(error)[1:]}.")
         given = {name: cleaned.get(name) or shape.empty for name, shape in _SHAPES.items()}
@@ -276,18 +277,40 @@ class ProfileForm(SettingsForm):
                 self.add_error(name, shape.message)
         if self.errors:
             return cleaned
+        self._refuse_what_no_planner_follows({**cleaned, **given})
+        if self.errors:
+            return cleaned
+        self._refuse_what_queues_ignore({**cleaned, **given})
+        return cleaned
+
+    def _refuse_what_no_planner_follows(self, values: dict[str, Any]) -> None:
+        """An error at the field that is wrong, or of the whole form where fields do not go together."""
+        unknown = [repr(name) for name in values["tie_breakers"] if name not in TIE_BREAKERS]
+        if unknown:
+            self.add_error(
+                "tie_breakers",
+                f"There is no {', '.join(unknown)}; there are {', '.join(sorted(TIE_BREAKERS))}.",
+            )
+            return
+        at: str | None = "preemption"
         try:
-            preemption_of(True, given["preemption"])
+            preemption_of(True, values["preemption"])
+            at = "options"
+            options_of(values["options"], class_begins())
+            at = None
+            _policy({**values, "options": {}})
+            at = "options"
+            policy = _policy(values)
+            at = "rules"
             policy = ruled_policy(
-                _policy({**cleaned, **given}), profile=cleaned["name"], rules=given["rules"],
-                time_zone=cleaned["rule_time_zone"], hold_seconds=cleaned["rule_hold_seconds"],
+                policy, profile=values["name"], rules=values["rules"], time_zone=values["rule_time_zone"],
+                hold_seconds=values["rule_hold_seconds"],
             )  # fmt: skip
+            at = None
             for variant in policy.variants():
                 resolve(variant, installed_plugins())
         except (ValueError, PluginError) as error:
-            raise forms.ValidationError(f"Not a valid policy: {error}.") from error
-        self._refuse_what_queues_ignore({**cleaned, **given})
-        return cleaned
+            self.add_error(at, f"Not a valid policy: {error}.")
 
     def _refuse_what_queues_ignore(self, values: Mapping[str, Any]) -> None:
         """A queue's own profile says nothing that only the cluster's decides."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import django_filters
+from django import forms
 from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 
 from accounts.models import Project, User
+from infra.api.rest import bad_choice
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.core.lifecycle import FailureClass, JobState, PublicState
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
@@ -17,6 +19,34 @@ from scheduler.models import Allocation, Job, Queue
 from scheduler.models.job import JobQuerySet
 
 _STATES = [(s.value, s.value) for s in PublicState]
+
+
+FLAGS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def flag(value: str) -> bool:
+    """The flag of a query, in any case; raises KeyError where the text is none of `FLAGS`."""
+    return FLAGS[value.strip().lower()]
+
+
+class _FlagField(forms.NullBooleanField):
+    """Django's own field takes what it does not know as "no choice", so that the list is not narrowed."""
+
+    widget = forms.TextInput
+
+    def to_python(self, value: Any) -> bool | None:
+        if value in (None, ""):
+            return None
+        try:
+            return flag(str(value))
+        except KeyError:
+            raise forms.ValidationError(f"'{value}' is neither true nor false.", code="invalid") from None
+
+
+class FlagFilter(django_filters.BooleanFilter):
+    """`cordoned=true`; another word is refused."""
+
+    field_class = _FlagField
 
 
 class StatesFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
@@ -122,6 +152,15 @@ class JobFilter(django_filters.FilterSet):
             what &= Q(labels__contains={key: text}) if equals else Q(labels__has_key=key)
         # The second part is in the words of the index.
         return jobs.matching(what & ~Q(labels={}))
+
+
+def asked_flag(request: Request, name: str) -> bool:
+    """A flag of the query, false where the query does not have it; raises InvalidInput for another word."""
+    given = request.query_params.get(name, "")
+    try:
+        return bool(given) and flag(given)
+    except KeyError:
+        raise bad_choice(name, ("true", "false")) from None
 
 
 def slug_or_id(value: str) -> Q:

@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from infra.api.rest import NewestFirst
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.api.base import ApiView, body_of, person
+from scheduler.api.filters import asked_flag
 from scheduler.api.jobs import JobView
 from scheduler.api.serializers import (
     CauseSerializer,
@@ -312,6 +313,20 @@ class PlacementBasisSerializer(serializers.Serializer[Any]):
     unknown = serializers.CharField(allow_blank=True, help_text="Why this is not known any more.")
 
 
+class OrderInForceSerializer(serializers.Serializer[Any]):
+    """By what the jobs of the queue are ordered and placed now."""
+
+    policy = serializers.CharField()
+    placement = serializers.CharField()
+    rule = serializers.CharField(
+        allow_blank=True,
+        help_text='The rule of the profile that is in force; "": none, its own settings are.',
+    )
+    since = serializers.DateTimeField(
+        allow_null=True, help_text="Null: the profile has no rules, or no cycle has run with them."
+    )
+
+
 class WhySerializer(serializers.Serializer[Any]):
     job = serializers.UUIDField()
     number = serializers.IntegerField()
@@ -335,6 +350,7 @@ class WhySerializer(serializers.Serializer[Any]):
     change = SuggestedChangeSerializer(allow_null=True)
     start = StartRangeSerializer(allow_null=True)
     record = ForecastRecordSerializer(allow_null=True)
+    order = OrderInForceSerializer(allow_null=True, help_text="Null: the job is not in the queue.")
     snapshot_at = serializers.DateTimeField(allow_null=True)
     placement = PlacementBasisSerializer(allow_null=True)
 
@@ -354,7 +370,7 @@ class JobWhy(JobView):
     def get(self, request: Request, ref: str) -> Response:
         """Why a job is pending: the headline, every filter, and the jobs ahead."""
         job = self.find(request, ref)
-        nodes = request.query_params.get("nodes", "").lower() in ("1", "true", "yes")
+        nodes = asked_flag(request, "nodes")
         found = with_moments(explain_job(job=job, by=person(request), nodes=nodes).as_dict())
         times = reason_times(found["details"] or {})
         return Response({"job": str(job.uuid), "number": job.number, **found, "times": times})

@@ -17,7 +17,7 @@ from infra.api.rest import NewestFirst, both_ways
 from quotas.core.gpu_models import slice_of
 from quotas.core.resources import MIB
 from scheduler.api.base import ApiView, once, person, reason_of
-from scheduler.api.filters import filtered
+from scheduler.api.filters import FlagFilter, filtered
 from scheduler.api.jobs import ReasonBodySerializer
 from scheduler.api.serializers import moment
 from scheduler.core.lifecycle import NodeState
@@ -255,13 +255,13 @@ def gpu_state(device: Device, node: Node) -> str:
 
 class NodeFilter(django_filters.FilterSet):
     state = django_filters.ChoiceFilter(choices=[(s.value, s.value) for s in NodeState])
-    cordoned = django_filters.BooleanFilter()
-    draining = django_filters.BooleanFilter()
+    cordoned = FlagFilter()
+    draining = FlagFilter()
     cluster = django_filters.CharFilter(field_name="cluster__slug")
     partition = django_filters.CharFilter(method="by_partition")
     gpu_type = django_filters.CharFilter(field_name="devices__model", lookup_expr="iexact", distinct=True)
     name = django_filters.CharFilter(lookup_expr="icontains")
-    schedulable = django_filters.BooleanFilter(method="by_schedulable")
+    schedulable = FlagFilter(method="by_schedulable")
 
     class Meta:
         model = Node

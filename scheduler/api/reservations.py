@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from accounts.api.once import KEY
 from infra.api.rest import NewestFirst, both_ways
 from scheduler.api.base import REASON, ApiView, body_of, once, person, reason_of
-from scheduler.api.filters import filtered
+from scheduler.api.filters import FlagFilter, filtered
 from scheduler.api.serializers import moment
 from scheduler.models import Reservation
 from scheduler.selectors import visible_reservations
@@ -86,7 +86,7 @@ class ReservationRequestSerializer(serializers.Serializer[Any]):
 class ReservationFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     node = django_filters.CharFilter(field_name="nodes__name", distinct=True)
-    current = django_filters.BooleanFilter(method="by_current", help_text="Neither cancelled nor past.")
+    current = FlagFilter(method="by_current", help_text="Neither cancelled nor past.")
 
     class Meta:
         model = Reservation

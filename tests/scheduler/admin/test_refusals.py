@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 
@@ -89,11 +90,12 @@ def test_a_right_that_is_missing_is_refused_with_a_page_and_a_row(client: Client
 def test_finding_32_every_example_of_the_profile_form_is_accepted_by_the_form() -> None:
     help_texts = {name: str(field.help_text) for name, field in ProfileForm.base_fields.items()}
     examples = {
-        name: found[1]
+        name: json.JSONDecoder().raw_decode(text, found.end())[0]
         for name, text in help_texts.items()
-        if (found := re.search(r"such as (\{.*?\})", text))
+        if (found := re.search(r"such as (?=\{)", text))
     }
-    assert examples.keys() == {"score_weights", "options", "preemption"}
+    assert examples.keys() == {"score_weights", "options", "preemption", "rules"}
+    examples["rules"] = [examples["rules"]]  # its example is one of the list
 
     for name, example in examples.items():
         values = {
@@ -102,8 +104,10 @@ def test_finding_32_every_example_of_the_profile_form_is_accepted_by_the_form() 
             "placement": "best_fit",
             "backfill": "easy",
             "reason": "try",
+            "rule_hold_seconds": "300",
+            "rule_time_zone": "UTC",
         }
-        form = ProfileForm({**values, "preemption_enabled": "on", name: example})
+        form = ProfileForm({**values, "preemption_enabled": "on", name: json.dumps(example)})
         assert form.is_valid(), (name, form.errors)
 
 

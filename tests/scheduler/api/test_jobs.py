@@ -518,6 +518,7 @@ def test_a_waiting_job_says_why_with_numbers(api: Api, portal: Portal) -> None:
     assert body["reason_code"]
     assert {node["name"] for node in body["node_table"]} == {"n1", "n2"}
     assert body["snapshot_at"].endswith("Z")
+    assert body["order"] == {"policy": "fifo", "placement": "best_fit", "rule": "", "since": None}
 
 
 def test_a_preview_writes_nothing(api: Api, portal: Portal) -> None:

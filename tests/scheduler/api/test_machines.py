@@ -6,11 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
 from django.utils import timezone
 
 from accounts.models import AuditEvent
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Device, Job, Node, Queue, Reservation
+from tests.infra.api.conformance import DOCUMENT
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
 from tests.support.factories import (
@@ -90,6 +92,42 @@ def test_nodes_are_filtered(api: Api, portal: Portal, query: str, expected: list
     Node.objects.filter(pk=portal.n1.pk).update(cordoned=True)
 
     answer = api(portal.cast.owner).get(f"{V1}/nodes?{query}")
+
+    assert [node["name"] for node in answer.json()["results"]] == expected
+
+
+def _flags_of_reads() -> list[tuple[str, str]]:
+    """Each read that has a query parameter which is a flag, and the parameter."""
+    paths = yaml.safe_load(DOCUMENT.read_text())["paths"]
+    return [
+        (path, one["name"])
+        for path, operations in paths.items()
+        if "{" not in path.replace("{ref}", "")
+        for one in operations.get("get", {}).get("parameters", [])
+        if one["in"] == "query"
+        and (one["schema"].get("type") == "boolean" or one["schema"].get("enum") == ["true", "false"])
+    ]
+
+
+def test_a_flag_of_a_query_that_is_neither_true_nor_false_is_refused(api: Api, portal: Portal) -> None:
+    operator = api(portal.cast.operator)
+    job, flags = JobFactory.create(), _flags_of_reads()
+    assert {(f"{V1}/nodes", "cordoned"), (f"{V1}/reservations", "current")} < set(flags)
+
+    for path, name in flags:
+        where = path.format(ref=job.number)
+        answers = [operator.get(f"{where}?{name}={value}") for value in ("maybe", "2", "true")]
+        assert [answer.status_code for answer in answers] == [400, 400, 200], (where, name)
+        assert [one["field"] for one in answers[0].json()["errors"]] == [name]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"), [("1", ["n1"]), ("True", ["n1"]), ("no", ["n2"]), ("", ["n1", "n2"])]
+)
+def test_words_of_flags_narrow_the_list(api: Api, portal: Portal, word: str, expected: list[str]) -> None:
+    Node.objects.filter(pk=portal.n1.pk).update(cordoned=True)
+
+    answer = api(portal.cast.owner).get(f"{V1}/nodes?cordoned={word}")
 
     assert [node["name"] for node in answer.json()["results"]] == expected
 

@@ -229,6 +229,28 @@ def test_what_the_database_or_a_rule_refuses_is_named_with_the_line_of_the_row(
         assert said in refused["errors"][0]["message"], refused
 
 
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("preemption: {pressure_percent: 101}", "pressure_percent is 0 (always preempt) to 100"),
+        ("options: {shares: alike}", "there are auto, flat, tree, product"),
+        ("options: {nosuch: 1}", "'nosuch' is not an option"),
+        ("rules: [{name: night, when: {hours: 3}, policy: sjf}]", "rule night: 'hours' is not known in when"),
+        ("tie_breakers: [tallest]", "There is no 'tallest'; there are eligible, priority, shortest"),
+        ("rule_time_zone: Mars/Base", "is not a time zone"),
+        ("rule_hold_seconds: -1", "greater than or equal to 0"),
+        ("placement: best", "not one of the available choices"),
+    ],
+)
+def test_a_wrong_field_of_a_profile_is_named_with_its_own_line(
+    client: Client, cast: Cast, field: str, says: str
+) -> None:
+    refused = apply(client, cast.admin, f"profiles:\n- name: day\n  policy: sjf\n  {field}\n").json()
+
+    assert [one["field"] for one in refused["errors"]] == ["line 4"], refused
+    assert says in refused["errors"][0]["message"], refused
+
+
 def test_prune_deletes_what_a_section_does_not_name_and_never_what_is_in_use(
     client: Client, cast: Cast
 ) -> None:
