@@ -154,6 +154,7 @@ NODE_STATES: Final[dict[NodeState, Label]] = {
     NodeState.UNKNOWN: Label("unknown", "clock", "pending", "heartbeat is late; no new job starts here"),
     NodeState.DOWN: Label("down", "cross", "failed", "stopped responding; its jobs are lost"),
 }
+DECLARED: Final = Label("declared", "clock", "pending", "no agent has registered yet; no job starts here")
 CORDONED: Final = Label("cordoned", "slash", "cancelled", "accepts no new jobs; running jobs continue")
 QUARANTINED: Final = Label(
     "quarantined", "warn", "failed", "accepts no new jobs, since jobs of several people failed here"
@@ -176,6 +177,8 @@ def job_label(job: Job) -> Label:
 def node_label(node: Node) -> Label:
     """The chip of one node: not answering says more than being drained, and that more than being up."""
     state = NodeState(node.state)
+    if state is NodeState.DOWN and node.registered_at is None:
+        return DECLARED
     if state is not NodeState.UP:
         return NODE_STATES[state]
     if node.draining:

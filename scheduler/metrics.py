@@ -198,9 +198,10 @@ GAUGES: Final = (
         """,
     ),
     Gauge(
-        "muster_nodes", "Nodes by whether they take work.", ["state"],
+        "muster_nodes", "Nodes by whether they take work; of declared ones no agent has registered.", ["state"],
         """
-        SELECT CASE WHEN state <> 'up' THEN state WHEN draining THEN 'draining'
+        SELECT CASE WHEN registered_at IS NULL AND state = 'down' THEN 'declared'
+            WHEN state <> 'up' THEN state WHEN draining THEN 'draining'
             WHEN cordoned THEN 'cordoned' ELSE 'up' END, count(*)
         FROM scheduler_node GROUP BY 1
         """,

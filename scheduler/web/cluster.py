@@ -231,7 +231,7 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         "any_fake": any(device.fake for device in devices),
         "isolation": isolation_shown(node.isolation),
         "observed": observed(node),
-        "clock": clock_words(node.clock_skew_ms),
+        "clock": clock_words(node.clock_skew_ms) if node.registered_at else "unknown",
         "agent": agent_shown(node),
         "reservations": visible_reservations(user)
         .filter(nodes=node, cancelled_at=None, ends_at__gt=timezone.now(), job=None)

@@ -9,6 +9,7 @@ from django.test import Client
 
 from accounts.models import AuditEvent, User
 from muster.arguments import main
+from scheduler.metrics import Collector
 from scheduler.models import Cluster, Node, Partition, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cluster.defaults import ensure_defaults
 from tests.support.agents import Server
@@ -249,6 +250,26 @@ def test_a_wrong_field_of_a_profile_is_named_with_its_own_line(
 
     assert [one["field"] for one in refused["errors"]] == ["line 4"], refused
     assert says in refused["errors"][0]["message"], refused
+
+
+def test_a_node_that_no_agent_has_registered_is_declared_and_no_alarm(client: Client, cast: Cast) -> None:
+    apply(client, cast.admin, "clusters:\n- slug: main\n  nodes:\n  - name: later\n")
+    node = Node.objects.get(name="later")
+    client.force_login(cast.admin)
+
+    page = client.get(f"/nodes/{node.pk}/").content.decode()
+
+    assert "No agent has registered yet" in page
+    assert "Stopped responding" not in page
+    assert "in sync" not in page
+    counted = {
+        sample.labels["state"]
+        for metric in Collector().collect()
+        for sample in metric.samples
+        if sample.name == "muster_nodes"
+    }
+    assert "declared" in counted
+    assert "down" not in counted
 
 
 def test_prune_deletes_what_a_section_does_not_name_and_never_what_is_in_use(
