@@ -24,9 +24,15 @@ def main() -> None:
     # What a start loads is no garbage: to look through it again and again takes a tenth of the start's processor time.
     gc.set_threshold(50_000, 20, 20)
     with servers_for(sys.argv[1:]):
+        from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
 
-        execute_from_command_line(sys.argv)
+        try:
+            execute_from_command_line(sys.argv)
+        except (
+            ImproperlyConfigured
+        ) as error:  # settings that are wrong together, or a key of the wrong length
+            sys.exit(str(error))
 
 
 if __name__ == "__main__":

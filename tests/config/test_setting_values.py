@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from config.settings.declared import GROUPS, SETTINGS, Setting
+from config.settings.declared import GROUPS, SETTINGS, Setting, problems
 from config.settings.declared.values import WrongValue, allowed, value_of
 from quotas.core.decay import MODES
 from quotas.providers.registry import PROVIDERS
@@ -148,6 +148,40 @@ def shown(file: str, **env: str) -> dict[str, Any]:
     done = manage("settings", "--json", MUSTER_SETTINGS_FILE=file, **env)
     assert done.returncode == 0, done.stderr
     return {row["name"]: row for row in json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("MUSTER_TRUSTED_PROXIES", "10.0.0.0/8,proxy", "of addresses and networks such as 10.0.0.0/8."),
+        ("MUSTER_WEBHOOK_NETWORKS", "10.0.0.0/40", "of addresses and networks such as 10.0.0.0/8."),
+        ("MUSTER_WEBHOOK_PORTS", "443,65536", "of whole numbers from 1 to 65535."),
+        ("MUSTER_TRUSTED_ORIGINS", "muster.example.org", "of addresses that begin with http:// or https://."),
+    ],
+)
+def test_each_item_of_a_list_is_checked(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    assert problems() == [f"{name} is '{value}'. Allowed: a list separated by commas, {said}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("MUSTER_STORAGE", "ftp://x", "MUSTER_STORAGE is 'ftp://x': no storage of that kind is known."),
+        ("MUSTER_STORAGE_KEYS", "short", "Key 1 of MUSTER_STORAGE_KEYS is not 32 bytes."),
+    ],
+)
+def test_what_only_django_checks_ends_a_command_with_the_sentence_alone(
+    name: str, value: str, said: str
+) -> None:
+    done = manage("settings", **{name: value})
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(said)
+    assert "Traceback" not in done.stderr
 
 
 def test_the_file_sets_what_the_environment_does_not(tmp_path: Path) -> None:

@@ -71,8 +71,11 @@ SETTINGS: Final = (
         "list",
         [],
         "Networks that are not public and that webhooks may reach all the same, by http too.",
+        form="network",
     ),
-    Setting("MUSTER_WEBHOOK_PORTS", "list", ["443", "80", "8443"], "Ports that webhooks may reach."),
+    Setting(
+        "MUSTER_WEBHOOK_PORTS", "list", ["443", "80", "8443"], "Ports that webhooks may reach.", form="port"
+    ),
     Setting("EMAIL_HOST", "str", "localhost", "Mail server."),
     Setting("EMAIL_PORT", "int", 25, "Port of the mail server.", least=1, most=65_535),
     Setting("EMAIL_HOST_USER", "str", "", "User at the mail server."),

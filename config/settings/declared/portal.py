@@ -42,6 +42,7 @@ SETTINGS: Final = (
         "list",
         [],
         "Other origins (`https://host`) whose pages may send forms and open the live socket.",
+        form="url",
     ),
     Setting(
         "MUSTER_TRUSTED_PROXIES",
@@ -49,6 +50,7 @@ SETTINGS: Final = (
         [],
         "Addresses and networks of reverse proxies whose "
         "`X-Forwarded-For` and `X-Forwarded-Proto` are accepted.",
+        form="network",
     ),
     Setting(
         "MUSTER_STATE",

@@ -36,7 +36,8 @@ class Setting:
     #: The bounds of a number, or of each number of a map.
     least: float = 0
     most: float | None = None
-    #: What a text is: "", "url" (http or https), "address" (of a database or broker), "folder" or "code" (letters).
+    #: What a text is: "", "url" (http or https), "address" (of a database or broker), "folder" or "code" (letters);
+    #: what each item of a list is: "", "url", "network" or "port".
     form: str = ""
     #: Set by `manage.py up` for its processes, and by no operator.
     internal: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -41,7 +42,8 @@ def allowed(setting: Setting) -> str:
     if setting.kind == "bool":
         return "true or false"
     if setting.kind == "list":
-        return f"a list separated by commas, of {choices}" if choices else "a list separated by commas"
+        items = choices or _ITEM_WORDS[setting.form]
+        return f"a list separated by commas, of {items}" if items else "a list separated by commas"
     if setting.kind == "dict":
         return f"name=number, separated by commas; the names are {choices}" if choices else "name=number, ..."
     return f"one of {choices}" if choices else _FORM_WORDS[setting.form]
@@ -56,6 +58,26 @@ _FORM_WORDS: Final[Mapping[str, str]] = {
 }
 
 
+_ITEM_WORDS: Final[Mapping[str, str]] = {
+    "": "",
+    "url": "addresses that begin with http:// or https://",
+    "network": "addresses and networks such as 10.0.0.0/8",
+    "port": "whole numbers from 1 to 65535",
+}
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,5}", text) is not None and 1 <= int(text) <= 65535
+
+
 def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
@@ -68,6 +90,8 @@ _FORMS: Final[Mapping[str, Callable[[str], bool]]] = {
     "url": _is_url,
     "address": lambda text: "://" in text,
     "folder": lambda text: text.startswith(("/", "~")),
+    "network": _is_network,
+    "port": _is_port,
     "code": lambda text: re.fullmatch(r"[A-Z]{3}", text) is not None,
 }
 
@@ -97,6 +121,8 @@ def _boolean(setting: Setting, text: str) -> bool:
 def _items(setting: Setting, text: str) -> list[str]:
     items = [item.strip() for item in text.split(",") if item.strip()]
     if setting.choices and not set(items) <= set(setting.choices):
+        raise WrongValue(allowed(setting))
+    if setting.form and not all(map(_FORMS[setting.form], items)):
         raise WrongValue(allowed(setting))
     return items
 
