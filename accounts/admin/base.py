@@ -213,5 +213,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], empty: str = "
         ),
     )
     return format_html(
-        '<table class="w-full"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>', head, body
+        '<div style="overflow-x: auto; max-width: calc(100vw - 3.5rem)">'
+        '<table class="w-full"><thead><tr>{}</tr></thead>'
+        "<tbody>{}</tbody></table></div>",
+        head,
+        body,
     )

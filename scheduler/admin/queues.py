@@ -20,7 +20,7 @@ from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.placement.plugins import PluginError, resolve
 from scheduler.core.policy import ISOLATION, OPTIONS, Policy, options_of
 from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
-from scheduler.services.cluster.named_rows import WAY_OUT, ignored_in_queue
+from scheduler.services.cluster.named_rows import OPTIONS_OF_THE_CLUSTER, WAY_OUT, ignored_in_queue
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
 from scheduler.services.planning.profiles import class_begins, ruled_policy
@@ -43,7 +43,8 @@ class QueueForm(SettingsForm):
             "default_assembly_seconds": "Assembly timeout of jobs of several tasks that name none: how long nodes "
             f"stay reserved while the job gathers more, at most {MAX_ASSEMBLY_SECONDS}. Empty: off.",
             "profile": "How its jobs take turns among each other and where they go; empty: as the cluster's profile. "
-            "Backfill and preemption are the cluster's profile's alone.",
+            "Only the cluster's profile decides backfill, preemption and the options "
+            f"{', '.join(OPTIONS_OF_THE_CLUSTER)}.",
         }
 
     def clean(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from scheduler.services.moves.fates import words_without_plan
 from scheduler.web import reads
 from scheduler.web.moves import DEADLINES, said_of_drain
 
-UNNAMED: Final = "no rack set"
+UNNAMED: Final = "No rack set"
 #: An allocated GPU that does less than this much work shows as idle.
 IDLE_PERCENT: Final = 5
 MOST_RESERVATIONS: Final = 10
@@ -122,7 +122,7 @@ def _groups(tiles: list[Tile], by: str) -> list[tuple[str, list[Tile]]]:
     groups: dict[str, list[Tile]] = {}
     for tile in tiles:
         if by == "partition":
-            names = [partition.name for partition in tile.node.partitions.all()] or ["in no partition"]
+            names = [partition.name for partition in tile.node.partitions.all()] or ["In no partition"]
         elif by == "state":
             names = [tile.label.word]
         else:
@@ -130,7 +130,7 @@ def _groups(tiles: list[Tile], by: str) -> list[tuple[str, list[Tile]]]:
         for name in names:
             groups.setdefault(name, []).append(tile)
     if by == "rack" and len(groups) == 1:
-        return [("nodes" if name == UNNAMED else name, tiles) for name, tiles in groups.items()]
+        return [("Nodes" if name == UNNAMED else name, tiles) for name, tiles in groups.items()]
     return sorted(groups.items())
 
 

@@ -295,6 +295,16 @@ def test_a_paused_cluster_is_said_on_every_page(as_user, world) -> None:
     assert "moving racks" in as_user(world.cast.owner).get(reverse("quota")).content.decode()
 
 
+def test_the_map_names_racks_as_they_are_written(as_user, world) -> None:
+    world.gpu.rack = "r9"
+    world.gpu.save()
+
+    page = as_user(world.cast.owner).get(reverse("cluster")).content.decode()
+
+    assert "<h2>r9</h2>" in page
+    assert "<h2>No rack set</h2>" in page
+
+
 def test_demo_gpus_say_that_they_compute_nothing(as_user, world) -> None:
     world.gpu.devices.update(fake=True)
 
