@@ -35,3 +35,14 @@ def array_number_of(group: str) -> int | None:
     """The number of the array that a group is about; None also for one from before arrays had numbers."""
     key = array_of(group) or ""
     return int(key) if key.isdecimal() else None
+
+
+def thing_of_job(array: str | None, index: int | None) -> str:
+    """What a notification is about besides its job: `element:123_3` for an element of array 123, "" for other jobs."""
+    return "" if array is None else f"element:{array}_{index}"
+
+
+def said_of(thing: str, number: int | None) -> str | None:
+    """The number of a notification's first job as people say it: `123_3` for an element."""
+    about, _, said = thing.partition(":")
+    return said if about == "element" else None if number is None else str(number)

@@ -35,13 +35,21 @@ _OF_THINGS: Final[dict[Kind, tuple[str, str]]] = {
 
 
 def headline(
-    kind: Kind, *, count: int, number: int | None, name: str, of: str, array: bool, jobs: int | None = None
+    kind: Kind,
+    *,
+    count: int,
+    number: int | str | None,
+    name: str,
+    of: str,
+    array: bool,
+    jobs: int | None = None,
 ) -> str:
     """One sentence without a full stop.
 
-    `number` and `name` are of the first job; or `name` is that of a node, a reservation or a webhook, or what a notice
-    about quotas says. `of` is the name of the project, and `array` says that all jobs are elements of one array.
-    `jobs` is the number of different jobs, where it is known: one that is requeued three times is counted three times.
+    `number` (`123_3` of an element) and `name` are of the first job; or `name` is that of a node, a reservation or a
+    webhook, or what a notice about quotas says. `of` is the name of the project, and `array` says that all jobs are
+    elements of one array. `jobs` is the number of different jobs, where it is known: one that is requeued three times
+    is counted three times.
     """
     if kind in _VERBS:
         one, many = _VERBS[kind]

@@ -16,7 +16,7 @@ from django.utils import timezone
 from accounts.models import User
 from infra.models import System
 from infra.times_in_text import written
-from notifications.core.grouping import group_of_job
+from notifications.core.grouping import group_of_job, thing_of_job
 from notifications.core.kinds import TIME_SHARES, USUAL_TIME_SHARE, Kind, mail_of_job
 from notifications.services.job_events import who_asks_for
 from notifications.services.occurrences import Occurrence, take_in
@@ -24,6 +24,7 @@ from scheduler.core.lifecycle import LIVE_ATTEMPT, PENDING
 from scheduler.core.mail_types import MailType
 from scheduler.deadlines import outlook
 from scheduler.models import DRAINED_BY_MUSTER, Job
+from scheduler.models.job import said_number
 from scheduler.state.lifecycle.verdicts import duration
 
 SOURCE: Final = "findings"
@@ -46,7 +47,7 @@ Found = tuple[str, Callable[[int], list[Occurrence]]]
 
 _NEVER: Final = """
 SELECT 'never:' || j.number || ':' || j.reason_code AS key, j.number, j.user_id, j.project_id, j.reason_text AS text,
-    j.reason_code, r.array_number::text AS array, r.name, r.mail_types
+    j.reason_code, r.array_number::text AS array, r.array_index, r.name, r.mail_types
 FROM scheduler_job j JOIN scheduler_jobrequest r ON r.number = j.number
     JOIN scheduler_unfinishedjob unfinished ON unfinished.queue_id = j.queue_id AND unfinished.number = j.number
 WHERE j.state = ANY(%(pending)s) AND j.reason_category = 'fix'
@@ -57,7 +58,7 @@ ORDER BY j.number LIMIT %(batch)s
 """
 _LIMITS: Final = """
 WITH running AS (
-    SELECT a.id, j.number, j.user_id, j.project_id, r.array_number::text AS array, r.name, r.mail_types,
+    SELECT a.id, j.number, j.user_id, j.project_id, r.array_number::text AS array, r.array_index, r.name, r.mail_types,
         r.time_limit_seconds AS limit_s,
         100 * (extract(epoch FROM %(now)s - a.started_at) - a.suspended_ms / 1000.0) / r.time_limit_seconds AS passed
     FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
@@ -72,8 +73,8 @@ ORDER BY id, share LIMIT %(batch)s
 """
 #: The same as `scheduler.deadlines.outlook` says of jobs that have a deadline ahead.
 _LATE: Final = """
-SELECT 'late:' || j.number AS key, j.number, j.user_id, j.project_id, r.array_number::text AS array, r.name,
-    r.mail_types,
+SELECT 'late:' || j.number AS key, j.number, j.user_id, j.project_id, r.array_number::text AS array, r.array_index,
+    r.name, r.mail_types,
     r.deadline_at AS deadline
 FROM scheduler_job j JOIN scheduler_jobrequest r ON r.number = j.number
     LEFT JOIN scheduler_startforecast f ON f.job_id = j.number AND j.state = 'queued'
@@ -87,7 +88,8 @@ WHERE j.check_at IS NOT NULL AND j.outcome IS NULL AND r.deadline_at > %(now)s
 ORDER BY j.number LIMIT %(batch)s
 """
 _IDLE: Final = """
-SELECT 'idle:' || a.id AS key, j.number, j.user_id, j.project_id, r.array_number::text AS array, r.name, r.mail_types,
+SELECT 'idle:' || a.id AS key, j.number, j.user_id, j.project_id, r.array_number::text AS array,
+    r.array_index, r.name, r.mail_types,
     sum(t.gpu_busy_ms) * 100 / sum(t.gpu_watched_ms) AS percent, max(t.gpu_watched_ms) / 60000 AS minutes
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
@@ -130,10 +132,12 @@ SELECT key, name, system, label, text FROM (
 WHERE NOT EXISTS (SELECT FROM notifications_finding f WHERE f.key = left_alone.key) ORDER BY name LIMIT %(batch)s
 """
 _DRAINS: Final = """
-SELECT key, node_id, node, number, user_id, project_id, name, drain_reason, drained_by, deadline, saves, once FROM (
+SELECT key, node_id, node, number, array_number, array_index, user_id, project_id, name, drain_reason, drained_by,
+    deadline, saves, once FROM (
     SELECT DISTINCT
         'drain:' || n.id || ':' || floor(extract(epoch FROM n.drained_at))::bigint || ':' || j.number AS key,
-        n.id AS node_id, n.name AS node, j.number, j.user_id, j.project_id, r.name, n.drain_reason, n.drained_by,
+        n.id AS node_id, n.name AS node, j.number, r.array_number, r.array_index, j.user_id, j.project_id, r.name,
+        n.drain_reason, n.drained_by,
         n.drain_deadline_at AS deadline, r.checkpoint <> '{}' AS saves, r.restart_policy = 'never' AS once
     FROM scheduler_node n JOIN scheduler_allocation held ON held.node_id = n.id AND held.released_at IS NULL
         JOIN scheduler_attempt a ON a.id = held.attempt_id JOIN scheduler_job j ON j.number = a.job_id
@@ -198,7 +202,9 @@ def _of_job(row: Row, kind: Kind, text: str, now: datetime, **more: Any) -> Foun
         return [
             Occurrence(
                 kind=kind, source=SOURCE, event=number, at=now, user_id=row["user_id"], group=group, text=text,
-                project_id=row["project_id"], job=row["number"], name=row["name"], mail=mail, **more,
+                project_id=row["project_id"], job=row["number"], name=row["name"],
+                thing=thing_of_job(row["array"], row["array_index"]), mail=mail,
+                **more,
             )
         ]  # fmt: skip
 
@@ -328,7 +334,8 @@ def node_drains(now: datetime) -> list[Found]:
 def _drain(row: Row, now: datetime) -> Callable[[int], list[Occurrence]]:
     because = f": {row['drain_reason']}" if row["drain_reason"] else ""
     by = "Muster" if row["drained_by"] in DRAINED_BY_MUSTER else row["drained_by"] or "an operator"
-    text = f"Job {row['number']} {_until(row)}. Drained by {by}{because}"
+    said = said_number(row["number"], row["array_number"], row["array_index"])
+    text = f"Job {said} {_until(row)}. Drained by {by}{because}"
     return lambda number: [
         Occurrence(
             kind=Kind.NODE_DRAINS, source=SOURCE, event=number, at=now, user_id=row["user_id"],

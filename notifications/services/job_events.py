@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from django.db import connection
 
-from notifications.core.grouping import group_of_job
+from notifications.core.grouping import group_of_job, thing_of_job
 from notifications.core.kinds import Kind, mail_of_job
 from notifications.models import Endpoint, Preference
 from notifications.services.occurrences import Occurrence
@@ -39,7 +39,7 @@ _READ: Final = """
 SELECT e.id, e.kind, e.at, e.because, e.actor_id, e.details ? 'retry_seconds' AS again,
     e.details ? 'node' AS on_a_node, e.details->>'stop_reason' AS stop_reason, e.details::text AS details,
     j.started_at,
-    j.number, j.user_id, j.project_id, r.array_number::text AS array, r.name, r.mail_types
+    j.number, j.user_id, j.project_id, r.array_number::text AS array, r.array_index, r.name, r.mail_types
 FROM scheduler_jobevent e
     JOIN scheduler_job j ON j.number = e.job_id JOIN scheduler_jobrequest r ON r.number = e.job_id
 WHERE e.id > %(after)s AND e.id <= %(until)s AND (
@@ -76,6 +76,7 @@ class _Row(NamedTuple):
     user_id: int
     project_id: int
     array: str | None
+    array_index: int | None
     name: str
     mail_types: str | None
 
@@ -136,7 +137,9 @@ def _of(row: _Row) -> Iterator[Occurrence]:
     )
     yield Occurrence(
         kind=kind, source=SOURCE, event=row.id, at=row.at, user_id=row.user_id, group=group, text=row.text,
-        project_id=row.project_id, job=row.number, name=row.name, mail=mail, only_mail=own_end, sent=not own_end,
+        project_id=row.project_id, job=row.number, name=row.name, mail=mail, only_mail=own_end,
+        thing=thing_of_job(row.array, row.array_index),
+        sent=not own_end,
     )  # fmt: skip
 
 

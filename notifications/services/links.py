@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import reverse
 
-from notifications.core.grouping import is_array
+from notifications.core.grouping import is_array, said_of
 from notifications.core.kinds import Kind
 from notifications.core.wording import headline
 from notifications.models import Bundle
@@ -18,7 +18,7 @@ def jobs_of(row: Bundle) -> list[int]:
 def title_of(row: Bundle) -> str:
     """The headline of a notification or message."""
     return headline(
-        Kind(row.kind), count=row.count, number=row.jobs[0] if row.jobs else None, name=row.name,
+        Kind(row.kind), count=row.count, number=said_of(row.thing, row.jobs[0] if row.jobs else None), name=row.name,
         of=row.project.name if row.project else "this site", array=is_array(row.group_key),
         jobs=len(jobs_of(row)) if row.count == len(row.jobs) else None,
     )  # fmt: skip

@@ -180,7 +180,7 @@ def _cell(node: Node, device: Device, holders: list[tuple[Allocation, bool]], us
     for allocation, shown in holders:
         job = allocation.attempt.job
         if shown:
-            words.append(f"job {job.number} {job.name} of {job.user.username}")
+            words.append(f"job {job.said_number} {job.name} of {job.user.username}")
             url, mine = reverse("job", args=[job.number]), mine or job.user_id == user.pk
         else:
             words.append("a job of another project")

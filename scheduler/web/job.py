@@ -334,21 +334,21 @@ def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
             _whole(request.POST.get("seen", "")),
         )
         change_job(job=job, changes=changes_of(request.POST.dict(), job), by=user, reason=reason, seen=seen)
-        messages.success(request, SAID["change"].format(number=number))
+        messages.success(request, SAID["change"].format(number=job.said_number))
         return redirect("job", number=number)
     if verb == "migrate":
         name, reason = request.POST.get("node", ""), reason_of(request.POST.get("reason", ""), most=200)
         migrate_job(job=job, by=user, target=node_by_ref(user, name[:120]) if name else None, reason=reason)
-        messages.success(request, SAID["migrate"].format(number=number))
+        messages.success(request, SAID["migrate"].format(number=job.said_number))
         return redirect("job", number=number)
     if verb == "boost":
         points, hours = (_whole(request.POST.get(name, "")) for name in ("points", "hours"))
         reason = reason_of(request.POST.get("reason", ""), most=200)
         boost_job(job=job, by=user, points=points, reason=reason, seconds=hours * 3600)
         said = "boost" if job.queue.counts_priority else "boost without effect"
-        messages.success(request, SAID[said if points else "boosted"].format(number=number))
+        messages.success(request, SAID[said if points else "boosted"].format(number=job.said_number))
         return redirect("job", number=number)
     VERBS[verb](job=job, by=user, reason=reason_of(request.POST.get("reason", ""), most=300))
     said = "stopping" if verb == "cancel" and not job.is_terminal else verb
-    messages.success(request, SAID[said].format(number=number))
+    messages.success(request, SAID[said].format(number=job.said_number))
     return redirect("job", number=number)

@@ -47,10 +47,10 @@ class Command(BaseCommand):
         except MusterError as error:
             raise CommandError(str(error)) from error
         if job.boost_until_at is None:
-            self.stdout.write(f"Job {job.number} has its base priority of {job.priority} again.")
+            self.stdout.write(f"Job {job.said_number} has its base priority of {job.priority} again.")
         else:
             self.stdout.write(
-                f"Job {job.number} counts as priority {job.priority + job.boost}"
+                f"Job {job.said_number} counts as priority {job.priority + job.boost}"
                 f" until {job.boost_until_at:%Y-%m-%d %H:%M} UTC."
             )
 

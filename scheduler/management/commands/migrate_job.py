@@ -41,12 +41,12 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         move = JobMove.objects.filter(job=job).first()
         if move is None:
-            raise CommandError(f"Job {job.number} has changed since then and is not moved.")
-        self.stdout.write(f"Job {job.number} {move.get_state_display()}.")
+            raise CommandError(f"Job {job.said_number} has changed since then and is not moved.")
+        self.stdout.write(f"Job {job.said_number} {move.get_state_display()}.")
         while options["wait"] and move.ended_at is None:
             time.sleep(1.0)
             move.refresh_from_db()
         if options["wait"]:
             self.stdout.write(f"{move.text[:1].upper()}{move.text[1:]}.")
             if move.state == MoveState.UNDONE:
-                raise CommandError(f"Job {job.number} was not moved.")
+                raise CommandError(f"Job {job.said_number} was not moved.")

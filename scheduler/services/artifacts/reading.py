@@ -51,7 +51,7 @@ def artifact_of(job: Job, number: int, *, by: User) -> Artifact:
     found = Artifact.objects.present(timezone.now()).filter(job=job, pk=number).exclude(sha256="").first()
     if found is None:
         raise NotFound(
-            f"Job {job.number} has no such artefact.",
+            f"Job {job.said_number} has no such artefact.",
             code="no-such-file",
             way_out="Look at the list of artefacts again; artefacts are removed by the policy on the job's page.",
         )
@@ -84,7 +84,7 @@ def download_artifacts(job: Job, *, by: User, kind: str) -> HttpResponseBase:
     first = artifacts_of(job, by=by, most=1).files
     if not first:
         raise NotFound(
-            f"No artefacts of job {job.number} are stored.",
+            f"No artefacts of job {job.said_number} are stored.",
             code="no-such-file",
             way_out="They are stored after the end of the job, and are removed by the policy on the job's page.",
         )

@@ -47,7 +47,8 @@ def checkpoint_of(job: Job, ref: str, *, by: User) -> Checkpoint:
         found = None
     if found is None:
         raise NotFound(
-            message=f"Job {job.number} has no checkpoint {ref}.", way_out="List the checkpoints of the job."
+            message=f"Job {job.said_number} has no checkpoint {ref}.",
+            way_out="List the checkpoints of the job.",
         )
     return found
 
@@ -94,7 +95,7 @@ def ask_checkpoint(*, job: Job, by: User, reason: str = "") -> Job:
     require_checkpoints(row)
     if row.state not in _RUNS:
         raise Conflict(
-            message=f"Job {row.number} is {row.public_state} and cannot be asked for a checkpoint.",
+            message=f"Job {row.said_number} is {row.public_state} and cannot be asked for a checkpoint.",
             way_out="Only a running job can be asked.",
         )
     why = f": {reason}" if reason else ""
@@ -124,7 +125,7 @@ def require_checkpoints(job: Job) -> None:
     """Raise Conflict for a job that makes none."""
     if not job.checkpoint:
         raise Conflict(
-            message=f"Job {job.number} makes no checkpoints.",
+            message=f"Job {job.said_number} makes no checkpoints.",
             code="no-checkpoints",
             way_out="Submit it with the field checkpoint.",
         )

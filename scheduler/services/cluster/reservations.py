@@ -107,7 +107,7 @@ def _hold(payload: Mapping[str, Any], by: User) -> Reservation:
     assert job is not None  # otherwise there was a problem
     if not job.is_pending:
         raise Conflict(
-            message=f"Job {job.number} is {job.public_state} and needs no hold.",
+            message=f"Job {job.said_number} is {job.public_state} and needs no hold.",
             way_out="Only a pending job can have nodes held for it.",
         )
     node_ids = _nodes_with_room(job, asked)
@@ -156,7 +156,7 @@ def _nodes_with_room(job: Job, asked: list[Node]) -> tuple[int, ...]:
     )
     if not room.node_ids:
         raise Conflict(
-            message=f"Job {job.number} requests {job.tasks} tasks; {room.tasks} fit now.",
+            message=f"Job {job.said_number} requests {job.tasks} tasks; {room.tasks} fit now.",
             code="not-enough-free",
             way_out="Wait, cancel something, or book a window in advance with starts_at and ends_at.",
         )

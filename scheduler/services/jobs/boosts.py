@@ -38,7 +38,7 @@ def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DA
         row = Job.objects.select_for_update(of=("self",), no_key=True).select_related("queue").get(pk=job.pk)
         if row.is_terminal:
             raise Conflict(
-                message=f"Job {job.number} has {row.state} and cannot be boosted.",
+                message=f"Job {job.said_number} has {row.state} and cannot be boosted.",
                 way_out="Only pending and running jobs can be boosted.",
             )
         before = {

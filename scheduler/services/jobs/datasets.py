@@ -80,7 +80,7 @@ def report_checkpoint(*, job: Job, by: User, path: str = "") -> Job:
     row = Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job.pk)
     if row.state not in ACTIVE or row.started_at is None:
         raise Conflict(
-            message=f"Job {job.number} is {row.public_state} and cannot report a checkpoint.",
+            message=f"Job {job.said_number} is {row.public_state} and cannot report a checkpoint.",
             way_out="Only a running job can report a checkpoint.",
         )
     save_checkpoint(row, path=path, because=f"reported by {by.username}", at=now, by=by)

@@ -66,18 +66,18 @@ def cancel_element(*, job: Job, index: int, by: User, reason: str = "") -> Eleme
     state = Job.objects.select_for_update(of=("self",)).values_list("state", flat=True).get(pk=job.pk)
     listed = JobElements.objects.filter(job=job).first()
     if listed is None or index not in listed.indices:
-        raise NotFound(message=f"Job {job.number} has no element {index}.")
+        raise NotFound(message=f"Job {job.said_number} has no element {index}.")
     end = ElementEnd.objects.filter(job=job, index=index).first()
     if end is not None and end.state == ElementState.CANCELLED:
         return end
     if end is not None:
         raise Conflict(
-            message=f"Element {index} of job {job.number} has {end.state} already.",
+            message=f"Element {index} of job {job.said_number} has {end.state} already.",
             way_out="There is nothing to cancel.",
         )
     if state not in PENDING:
         raise Conflict(
-            message=f"Job {job.number} is {state}, so its elements cannot be cancelled one by one.",
+            message=f"Job {job.said_number} is {state}, so its elements cannot be cancelled one by one.",
             way_out="Cancel the job, or wait until it has ended.",
         )
     now = timezone.now()

@@ -29,7 +29,7 @@ def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
     least = job.min_tasks or job.tasks
     if not job.elastic:
         raise Conflict(
-            message=f"Job {job.number} is not elastic.",
+            message=f"Job {job.said_number} is not elastic.",
             way_out="Submit it with elastic and min_tasks.",
         )
     if not least <= tasks <= job.tasks:
@@ -40,7 +40,7 @@ def resize_job(*, job: Job, tasks: int, by: User, reason: str = "") -> Job:
         attempt = Attempt.objects.live().filter(job=row, stop_asked_at__isnull=True).first()
         if row.state != JobState.RUNNING or attempt is None:
             raise Conflict(
-                message=f"Job {job.number} is {row.public_state} and cannot be resized.",
+                message=f"Job {job.said_number} is {row.public_state} and cannot be resized.",
                 way_out="The size is chosen when the job starts.",
             )
         live = list(
@@ -88,7 +88,7 @@ def _grow(job: Job, attempt: Attempt, *, by: User, reason: str) -> None:
         job.saved_at is None or attempt.started_at is None or job.saved_at < attempt.started_at
     ):
         raise Conflict(
-            message=f"Job {job.number} has no checkpoint since its start, so its work would be lost.",
+            message=f"Job {job.said_number} has no checkpoint since its start, so its work would be lost.",
             way_out="Submit it with the field checkpoint, report a checkpoint first (POST /jobs/{id}/checkpoint), "
             "or requeue the job.",
         )

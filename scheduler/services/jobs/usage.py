@@ -173,7 +173,7 @@ def usage_of(job: Job, *, epoch: int | None = None) -> JobUsage | None:
     attempt = attempts.filter(epoch=epoch).first() if epoch is not None else attempts.first()
     if attempt is None:
         if epoch is not None:
-            raise NotFound(message=f"Job {job.number} has no attempt {epoch}.")
+            raise NotFound(message=f"Job {job.said_number} has no attempt {epoch}.")
         return None
     held = list(attempt.allocations.order_by("rank"))
     devices = Device.objects.filter(pk__in=held[0].device_ids) if held and held[0].device_ids else ()

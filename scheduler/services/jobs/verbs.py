@@ -57,7 +57,7 @@ def _cancel(job: Job, by: User, reason: str) -> None:
         return
     if job.is_terminal:
         raise Conflict(
-            message=f"Job {job.number} has {job.state} already.", way_out="There is nothing to cancel."
+            message=f"Job {job.said_number} has {job.state} already.", way_out="There is nothing to cancel."
         )
     before, now = job.state, timezone.now()
     because = f"cancelled by {by.username}" + (f": {reason}" if reason else "")
@@ -124,14 +124,14 @@ def release_job(*, job: Job, by: User, reason: str = "") -> Job:
 def _release(job: Job, by: User, reason: str) -> None:
     if job.state != JobState.HELD:
         raise Conflict(
-            message=f"Job {job.number} is {job.public_state} and not held.",
+            message=f"Job {job.said_number} is {job.public_state} and not held.",
             way_out="Only a held job can be released.",
         )
     role = permissions.roles_of(by, project_ids=[job.project_id]).get(job.project_id)
     if not may_release(job, by, role):
         who = "an operator" if job.held_by == "admin" else "a lead of its project"
         raise NotAllowed(
-            message=f"Job {job.number} was held by {who}.",
+            message=f"Job {job.said_number} was held by {who}.",
             way_out=f"Ask {who} to release it.",
             refused=("release", job),
         )
@@ -177,19 +177,19 @@ def requeue_job(*, job: Job, by: User, reason: str = "") -> Job:
 def _requeue(job: Job, by: User, reason: str) -> None:
     if job.is_terminal:
         raise Conflict(
-            message=f"Job {job.number} has {job.state} and can no longer change.",
+            message=f"Job {job.said_number} has {job.state} and can no longer change.",
             way_out="Submit the job again: GET the job, and POST its request fields.",
         )
     if job.state == JobState.MIGRATING:
         return  # it is being requeued already
     if job.state not in ACTIVE | {JobState.PREEMPTED} or job.state == JobState.STOPPING:
         raise Conflict(
-            message=f"Job {job.number} is {job.state} and not running.",
+            message=f"Job {job.said_number} is {job.state} and not running.",
             way_out="Only a job with nodes can be requeued.",
         )
     if job.restart_policy == RestartPolicy.NEVER and _may_have_begun(job):
         raise Conflict(
-            message=f"Job {job.number} runs at most once (restart_policy never) and may have begun.",
+            message=f"Job {job.said_number} runs at most once (restart_policy never) and may have begun.",
             way_out="Cancel the job, and submit it again if repeating its work is harmless.",
         )
     before, now = job.state, timezone.now()
@@ -234,13 +234,14 @@ def _try_again(job: Job, verb_once: Callable[[], None], *, verb: str) -> Job:
             for field in Job._meta.concrete_fields:
                 setattr(job, field.attname, getattr(fresh, field.attname))
     raise Conflict(
-        message=f"Job {job.number} kept changing and could not be {verb}.", way_out="Try again in a moment."
+        message=f"Job {job.said_number} kept changing and could not be {verb}.",
+        way_out="Try again in a moment.",
     )
 
 
 def _no_longer_pending(job: Job, verb: str) -> Conflict:
     return Conflict(
-        message=f"Job {job.number} is {job.public_state}; only a pending job can be {verb}.",
+        message=f"Job {job.said_number} is {job.public_state}; only a pending job can be {verb}.",
         way_out="Cancel or requeue it instead." if job.is_active else "There is nothing to hold.",
     )
 

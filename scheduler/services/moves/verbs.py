@@ -58,7 +58,7 @@ def migrate_job(
     job.refresh_from_db()
     if move is None and not is_moving(job):
         raise Conflict(
-            message=f"Job {job.number} has changed while a place was looked for: it is {job.public_state} now.",
+            message=f"Job {job.said_number} has changed while a place was looked for: it is {job.public_state} now.",
             way_out="Look at the job, and try again if it runs.",
         )
     return job
@@ -80,12 +80,12 @@ def _movable(job: Job) -> Attempt:
     attempt = job.attempts.live().select_related("job__queue").first()
     if job.state not in RUNS or attempt is None:
         raise Conflict(
-            message=f"Job {job.number} is {job.public_state} and cannot be moved.",
+            message=f"Job {job.said_number} is {job.public_state} and cannot be moved.",
             way_out="Only a running job can be moved.",
         )
     if job.restart_policy == RestartPolicy.NEVER:
         raise Conflict(
-            message=f"Job {job.number} runs at most once (restart_policy never) and cannot start again elsewhere.",
+            message=f"Job {job.said_number} runs at most once (restart_policy never) and cannot start again elsewhere.",
             way_out="Let it end where it is.",
         )
     return attempt
@@ -95,12 +95,12 @@ def _require_target(job: Job, target: Node, leaves: Sequence[str]) -> None:
     """Raise Conflict for a node that the job cannot be sent to, whatever is free there."""
     if target.name in leaves:
         raise Conflict(
-            message=f"Job {job.number} runs on {target.name} already.",
+            message=f"Job {job.said_number} runs on {target.name} already.",
             way_out="Choose another node, or none.",
         )
     if target.cluster_id != job.queue.cluster_id:
         raise Conflict(
-            message=f"Node {target.name} is not in the cluster of job {job.number}.",
+            message=f"Node {target.name} is not in the cluster of job {job.said_number}.",
             way_out=f"Choose a node of cluster {job.queue.cluster.slug}.",
         )
     if not target.schedulable:
@@ -111,7 +111,7 @@ def _require_target(job: Job, target: Node, leaves: Sequence[str]) -> None:
 def _no_place(job: Job, target: Node | None, place: Place) -> Conflict:
     who = f"Node {target.name} cannot" if target else "No other node can"
     return Conflict(
-        message=f"{who} start job {job.number} now. {place.why_not}".strip(),
+        message=f"{who} start job {job.said_number} now. {place.why_not}".strip(),
         code="no-place",
         way_out="Wait, choose another node, or requeue the job.",
     )

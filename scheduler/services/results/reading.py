@@ -121,7 +121,7 @@ def folder_of(job: Job, *, by: User, epoch: int | None = None, rank: int | None 
         if epoch in (None, one.epoch) and rank in (None, one.rank):
             return one
     raise NotFound(
-        f"There is no working folder of job {job.number} to read.",
+        f"There is no working folder of job {job.said_number} to read.",
         code="no-results",
         way_out="A task without files has no results, and results are removed by the policy on the job's page.",
     )

@@ -115,6 +115,7 @@ class Others:
                     self.satisfied(spec, d),
                     self.jobs[d.number].state if d.number and not d.is_array else "",
                     d.is_array,
+                    d.said,
                 ),
             )
             for d in spec.depends_on

@@ -65,6 +65,8 @@ class DependsOn:
     project_id: int = 0
     #: The number is that of an array: all of its elements are waited for.
     is_array: bool = False
+    #: The number of an element as people say it, `123_3`.
+    said: str = ""
 
 
 @dataclass(slots=True)
@@ -229,8 +231,16 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
                 )
         key = (one.group, job.number, one.kind, "")
         if key in found and one.group:
-            inputs.wrong(one.at, f"Names job {job.number} twice in one group.", code="twice")
-        found[key] = DependsOn(job.number, job.name, one.kind, one.group, one.need, project_id=job.project_id)
+            inputs.wrong(one.at, f"Names job {job.said_number} twice in one group.", code="twice")
+        found[key] = DependsOn(
+            job.number,
+            job.name,
+            one.kind,
+            one.group,
+            one.need,
+            project_id=job.project_id,
+            said=job.said_number,
+        )
     return tuple(found[key] for key in sorted(found))
 
 

@@ -49,7 +49,7 @@ class Wait:
     """One thing that a job waits for: a job, or data by name.
 
     A job of another project has no name here: people who see the waiting job may not see that one. With `is_array` the
-    number is that of an array, all elements of which are waited for.
+    number is that of an array, all elements of which are waited for. `said` is the number of an element, as `123_3`.
     """
 
     kind: str
@@ -58,6 +58,12 @@ class Wait:
     satisfied: bool | None
     state: str = ""
     is_array: bool = False
+    said: str = ""
+
+    @property
+    def said_number(self) -> str:
+        """The number as people say it: `123_3` for an element of array 123."""
+        return self.said or str(self.number)
 
     @property
     def words(self) -> str:
@@ -71,7 +77,7 @@ class Wait:
             return self.name
         if self.is_array:
             return f"{self.number} (all elements)"
-        return f"{self.number} ({self.name})" if self.name else str(self.number)
+        return f"{self.said_number} ({self.name})" if self.name else self.said_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,9 @@ def wait_of(dependency: JobDependency, job: Job) -> Wait:
     if other is None:
         return Wait(dependency.kind, None, dependency.data, dependency.satisfied)
     name = other.name if other.project_id == job.project_id else ""
-    return Wait(dependency.kind, other.number, name, dependency.satisfied, other.state)
+    return Wait(
+        dependency.kind, other.number, name, dependency.satisfied, other.state, said=other.said_number
+    )
 
 
 def holds(kind: str, state: str, saved: bool = False) -> bool | None:

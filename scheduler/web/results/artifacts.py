@@ -67,7 +67,10 @@ def remove(request: HttpRequest, number: int) -> HttpResponse:
     """Remove all artefacts of the job."""
     user = reader(request)
     reason = reason_of(request.POST.get("reason", ""), most=200)
-    removed = remove_artifacts(job=job_by_ref(user, number), by=user, reason=reason)
-    said = f"The artefacts of job {number} are removed." if removed else "Nothing was left to remove."
+    job = job_by_ref(user, number)
+    removed = remove_artifacts(job=job, by=user, reason=reason)
+    said = (
+        f"The artefacts of job {job.said_number} are removed." if removed else "Nothing was left to remove."
+    )
     messages.success(request, said)
     return redirect(f"{reverse('job', args=[number])}?tab=results")

@@ -61,8 +61,11 @@ def take(request: HttpRequest, number: int) -> HttpResponse:
     """Ask for one now."""
     user = reader(request)
     reason = reason_of(request.POST.get("reason", ""), most=200)
-    ask_checkpoint(job=job_by_ref(user, number), by=user, reason=reason)
-    messages.success(request, f"A checkpoint of job {number} was requested; it is listed once written.")
+    job = job_by_ref(user, number)
+    ask_checkpoint(job=job, by=user, reason=reason)
+    messages.success(
+        request, f"A checkpoint of job {job.said_number} was requested; it is listed once written."
+    )
     return _back(number)
 
 
@@ -76,7 +79,7 @@ def remove(request: HttpRequest, number: int, checkpoint: UUID) -> HttpResponse:
     remove_checkpoint(
         job=job, checkpoint=row, by=user, reason=reason_of(request.POST.get("reason", ""), most=200)
     )
-    messages.success(request, f"Checkpoint {row.name} of job {number} is removed.")
+    messages.success(request, f"Checkpoint {row.name} of job {job.said_number} is removed.")
     return _back(number)
 
 

@@ -135,7 +135,12 @@ def remove(request: HttpRequest, number: int) -> HttpResponse:
     """Remove all that is kept of the job."""
     user = reader(request)
     reason = reason_of(request.POST.get("reason", ""), most=200)
-    removed = remove_results(job=job_by_ref(user, number), by=user, reason=reason)
-    said = f"The results of job {number} are being removed." if removed else "Nothing was left to remove."
+    job = job_by_ref(user, number)
+    removed = remove_results(job=job, by=user, reason=reason)
+    said = (
+        f"The results of job {job.said_number} are being removed."
+        if removed
+        else "Nothing was left to remove."
+    )
     messages.success(request, said)
     return redirect(f"{reverse('job', args=[number])}?tab=results")

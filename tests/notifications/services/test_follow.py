@@ -17,6 +17,7 @@ from notifications.models import Cursor, Notification
 from notifications.selectors import own_notifications, unread_count
 from notifications.services import follow as follow_module
 from notifications.services.follow import follow
+from notifications.services.links import link_of, title_of
 from notifications.services.preferences import change_preferences, mark_all_read, mark_read
 from scheduler.models import Job, JobEvent
 from scheduler.services.jobs.verbs import cancel_job, hold_job
@@ -73,6 +74,15 @@ def test_an_array_is_one_notification_that_counts_on(cast: Cast, jobs_that: Happ
 
     row = Notification.objects.get()
     assert (row.count, row.jobs) == (30, [job.number for job in jobs[:20]])
+
+
+def test_one_element_of_an_array_is_named_as_at_every_door(cast: Cast, jobs_that: Happen) -> None:
+    (job,) = jobs_that("job.failed", array_id=uuid.uuid4())
+    follow()
+
+    row = Notification.objects.get()
+    assert title_of(row) == f"Job {job.number}_0 train failed"
+    assert link_of(row) == f"/jobs/{job.number}/"
 
 
 def test_a_burst_is_one_notification_and_what_comes_later_is_another(cast: Cast, jobs_that: Happen) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -50,6 +51,20 @@ def test_the_dialog_sends_what_was_edited_and_a_stale_one_is_refused(as_user: An
     )
     assert "has changed since you read it" in stale.content.decode()
     assert Job.objects.get(pk=world.job.pk).name == "renamed"
+
+
+def test_pages_name_an_element_as_the_api_does(as_user: Any, world: Any) -> None:
+    client = as_user(world.cast.owner)
+    number = an_array(world)
+    page = reverse("job", args=[number + 1])
+
+    html = client.get(page).content.decode()
+    assert f": {number}_1 sweep" in html
+    assert f"Cancel job {number}_1?" in html
+    assert not re.search(rf"[Jj]ob {number + 1}\b", html)
+    held = client.post(reverse("job-act", args=[number + 1, "hold"]), follow=True).content.decode()
+    assert f"Job {number}_1 is held until released." in held
+    assert f">{number}_1 sweep" in client.get("/").content.decode()
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,27 @@ def test_an_element_has_one_name_at_every_door(api: Api, portal: Portal) -> None
     assert client.get(f"{ARRAYS}/{element['number']}").status_code == 404
 
 
+def test_sentences_name_an_element_as_the_doors_do(api: Api, portal: Portal) -> None:
+    client = api(portal.cast.owner)
+    number = client.post(JOBS, {"command": "true", "array": "1-2", "name": "sweep"}).json()["number"]
+    element = elements(number)[1]
+
+    waits = client.post(JOBS, {"command": "true", "depends_on": [f"{number}_2"]}).json()
+    assert waits["reason"]["text"] == f"Depends on job {number}_2 (sweep)."
+    assert (
+        client.post(f"{JOBS}/{number}_2/release").json()["detail"]
+        == f"Job {number}_2 is queued and not held."
+    )
+    end(element, JobState.FAILED)
+    for verb in ("hold", "release", "requeue", "boost"):
+        body = {"points": 1, "reason": "x"} if verb == "boost" else {}
+        asked = api(portal.cast.operator) if verb == "boost" else client
+        refused = asked.post(f"{JOBS}/{number}_2/{verb}", body).json()["detail"]
+        assert refused.startswith(f"Job {number}_2 "), refused
+    lost = client.get(f"{JOBS}/{waits['number']}").json()["reason"]["text"]
+    assert lost.startswith(f"Depends on success of job {number}_2 (sweep), which failed.")
+
+
 def test_all_elements_are_held_throttled_released_and_cancelled(api: Api, portal: Portal) -> None:
     client = api(portal.cast.owner)
     number = client.post(JOBS, {"command": "true", "array": "0-3"}).json()["number"]
