@@ -150,7 +150,7 @@ class ArrayDetail(ArrayView):
     @extend_schema(
         operation_id="arrays_cancel",
         parameters=[OpenApiParameter("reason", str, description="Reason, recorded in the audit trail.")],
-        responses=ArrayAnswerSerializer,
+        responses={200: ArrayAnswerSerializer},
     )
     def delete(self, request: Request, number: int) -> Response:
         """Cancel all elements that have not ended."""

@@ -135,7 +135,7 @@ class JobArtifacts(ArtifactsView):
     @extend_schema(
         operation_id="jobs_artifacts_remove",
         request=ReasonBodySerializer,
-        responses=ArtifactsRemovedSerializer,
+        responses={200: ArtifactsRemovedSerializer},
     )
     def delete(self, request: Request, ref: str) -> Response:
         """Remove all stored artefacts of a job before their expiry."""

@@ -150,7 +150,7 @@ class JobResults(ResultsView):
         )
 
     @extend_schema(
-        operation_id="jobs_results_remove", request=ReasonBodySerializer, responses=RemovedSerializer
+        operation_id="jobs_results_remove", request=ReasonBodySerializer, responses={200: RemovedSerializer}
     )
     def delete(self, request: Request, ref: str) -> Response:
         """Remove all kept results of a job before their expiry."""
