@@ -15,7 +15,7 @@ from scheduler.models import ChangedJob, Job, JobName, JobRequest, Queue
 from scheduler.services.execution.reconcile import reconcile_all
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
-from tests.support.factories import AttemptFactory, JobFactory, QueueFactory
+from tests.support.factories import AttemptFactory, JobFactory, QueueFactory, TaskFactory
 
 JOBS = "/api/v1/jobs"
 
@@ -142,6 +142,7 @@ def test_a_running_job_keeps_all_but_its_name_and_a_shorter_limit(api: Api, port
         started_at=timezone.now(), time_limit_seconds=3600,
     )  # fmt: skip
     attempt = AttemptFactory(job=job, started_at=timezone.now() - timedelta(minutes=50))
+    TaskFactory(attempt=attempt, node=portal.n1)
 
     answer = client.patch(f"{JOBS}/{job.number}", {"name": "renamed", "time_limit": 1800})
     longer = client.patch(f"{JOBS}/{job.number}", {"time_limit": 7200})
