@@ -90,6 +90,8 @@ def many(client: Client, asked: Namespace) -> None:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise Failed(f"{plain(text)} is no filter: write for example --filter user=me")
+        if name in filters:
+            raise Failed(f"--filter {plain(name)} is there twice, and a filter has one value; give one")
         filters[name] = value
     body: dict[str, Any] = {
         "verb": asked.verb,

@@ -79,6 +79,12 @@ ACTIVE: Final = frozenset(
 )
 #: Never changes again.
 TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
+#: What a sentence says of a job that has ended, by its state.
+HOW_ENDED: Final = {
+    _S.COMPLETED.value: "has completed",
+    _S.FAILED.value: "has failed",
+    _S.CANCELLED.value: "was cancelled",
+}
 #: Between two attempts; holds nothing.
 INTERRUPTED: Final = frozenset({_S.PREEMPTED})
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from accounts.models import User
 from infra.errors import Conflict
-from scheduler.core.lifecycle import PENDING, JobState
+from scheduler.core.lifecycle import HOW_ENDED, PENDING, JobState
 from scheduler.models import Job, JobElements
 from scheduler.services.submission.admission import asked_of, check_fit
 from scheduler.services.submission.fields_placement import Pack
@@ -72,7 +72,7 @@ def parse_change(job: Job, changes: Mapping[str, Any], *, by: User) -> tuple[Job
 def refuse_ended(job: Job) -> None:
     """Raise Conflict for a job whose request no longer decides anything."""
     if job.is_terminal or job.state == JobState.STOPPING:
-        state = "is being stopped" if job.state == JobState.STOPPING else f"has {job.state}"
+        state = "is being stopped" if job.state == JobState.STOPPING else HOW_ENDED[job.state]
         raise Conflict(
             message=f"Job {job.said_number} {state} and can no longer be changed.",
             way_out="Submit the job again with the changes: GET the job, and POST its request fields.",

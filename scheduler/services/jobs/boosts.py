@@ -15,6 +15,7 @@ from accounts.services import audit
 from infra.errors import Conflict, FieldProblem, InvalidInput
 from infra.times_in_text import written
 from scheduler import outbox
+from scheduler.core.lifecycle import HOW_ENDED
 from scheduler.models import Job
 from scheduler.state.lifecycle.transitions import record_event
 
@@ -38,7 +39,7 @@ def boost_job(*, job: Job, by: User, points: int, reason: str, seconds: int = DA
         row = Job.objects.select_for_update(of=("self",), no_key=True).select_related("queue").get(pk=job.pk)
         if row.is_terminal:
             raise Conflict(
-                message=f"Job {job.said_number} has {row.state} and cannot be boosted.",
+                message=f"Job {job.said_number} {HOW_ENDED[row.state]} and cannot be boosted.",
                 way_out="Only pending and running jobs can be boosted.",
             )
         before = {

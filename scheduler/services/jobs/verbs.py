@@ -16,6 +16,7 @@ from infra.errors import Conflict, NotAllowed
 from scheduler import outbox
 from scheduler.core.lifecycle import (
     ACTIVE,
+    HOW_ENDED,
     INTERRUPTED,
     PENDING,
     JobState,
@@ -57,7 +58,8 @@ def _cancel(job: Job, by: User, reason: str) -> None:
         return
     if job.is_terminal:
         raise Conflict(
-            message=f"Job {job.said_number} has {job.state} already.", way_out="There is nothing to cancel."
+            message=f"Job {job.said_number} {HOW_ENDED[job.state]} already.",
+            way_out="There is nothing to cancel.",
         )
     before, now = job.state, timezone.now()
     because = f"cancelled by {by.username}" + (f": {reason}" if reason else "")
@@ -177,7 +179,7 @@ def requeue_job(*, job: Job, by: User, reason: str = "") -> Job:
 def _requeue(job: Job, by: User, reason: str) -> None:
     if job.is_terminal:
         raise Conflict(
-            message=f"Job {job.said_number} has {job.state} and can no longer change.",
+            message=f"Job {job.said_number} {HOW_ENDED[job.state]} and can no longer change.",
             way_out="Submit the job again: GET the job, and POST its request fields.",
         )
     if job.state == JobState.MIGRATING:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from accounts.models import User
 from accounts.permissions import require
 from scheduler.core.cycle import plan_cycle
-from scheduler.core.lifecycle import ACTIVE, PENDING, TERMINAL, JobState
+from scheduler.core.lifecycle import ACTIVE, HOW_ENDED, PENDING, TERMINAL, JobState
 from scheduler.core.plan import Decision, Plan
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
 from scheduler.core.reasons.causes import cause_of
@@ -51,6 +51,8 @@ class AheadJob:
     project: str | None
     gpus: int
     tasks: int
+    #: The number as people say it: `123_3` for an element of an array.
+    said_number: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def _not_in_queue(job: Job) -> JobExplanation:
     """A job that the planner does not look at explains itself."""
     state = job.public_state.value
     if job.state in TERMINAL:
-        return JobExplanation(state=state, headline=job.end_text or f"The job has {state}.")
+        return JobExplanation(state=state, headline=job.end_text or f"The job {HOW_ENDED[job.state]}.")
     suspended = suspension_reason(job)
     if suspended:
         return JobExplanation(state=job.public_state.value, headline=suspended)
@@ -248,6 +250,7 @@ def _ahead(plan: Plan, found: Explanation, by: User) -> tuple[AheadJob, ...]:
             project=seen[number].project.slug if number in seen else None,
             gpus=sizes[number][0] * sizes[number][1],
             tasks=sizes[number][1],
+            said_number=seen[number].said_number if number in seen else None,
         )
         for number in numbers
         if number in sizes

@@ -34,6 +34,8 @@ class Victim:
     kind: str
     #: How long it would have to end.
     grace_seconds: int
+    #: The number as people say it: `123_3` for an element of an array.
+    said_number: str | None = None
 
 
 def victims_of(plan: Plan, job_id: int, by: User) -> tuple[list[Preempt], tuple[Victim, ...]]:
@@ -64,6 +66,7 @@ def victims_of(plan: Plan, job_id: int, by: User) -> tuple[list[Preempt], tuple[
                 mode=preempt.mode,
                 kind=preempt.kind,
                 grace_seconds=preempt.grace_seconds,
+                said_number=job.said_number if job else None,
             )
         )
     return orders, tuple(victims)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from django.db.models import Q
 
 from accounts.models import User
+from scheduler.core.lifecycle import HOW_ENDED
 from scheduler.models import DependencyKind, Job
 from scheduler.selectors import visible_jobs
 from scheduler.services.submission.declaration import Kind, Schema, choice, declared, integer, text
@@ -223,9 +224,10 @@ def _resolve(inputs: Inputs, asked: list[_Asked], *, by: User) -> tuple[DependsO
         if holds(one.kind, job.state, job.saved_at is not None) is False:
             lost[one.group] = lost.get(one.group, 0) + 1
             if not one.group or _size(asked, one.group) - lost[one.group] < one.need:
+                how = HOW_ENDED[job.state]
                 inputs.wrong(
                     one.at,
-                    f"Job {job.said_number} ({job.name}) has {job.state} already: "
+                    f"Job {job.said_number} ({job.name}) {how} already: "
                     "this dependency can never be satisfied.",
                     code="never-satisfied",
                 )

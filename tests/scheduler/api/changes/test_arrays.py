@@ -71,6 +71,11 @@ def test_sentences_name_an_element_as_the_doors_do(api: Api, portal: Portal) -> 
         asked = api(portal.cast.operator) if verb == "boost" else client
         refused = asked.post(f"{JOBS}/{number}_2/{verb}", body).json()["detail"]
         assert refused.startswith(f"Job {number}_2 "), refused
+    end(elements(number)[0], JobState.CANCELLED)
+    refused = client.post(f"{JOBS}/{number}_1/requeue").json()["detail"]
+    assert refused == f"Job {number}_1 was cancelled and can no longer change."
+    wrong = client.post(JOBS, {"command": "true", "depends_on": [f"{number}_1"]}).json()["detail"]
+    assert wrong.startswith(f"Job {number}_1 (sweep) was cancelled already: ")
     lost = client.get(f"{JOBS}/{waits['number']}").json()["reason"]["text"]
     assert lost.startswith(f"Depends on success of job {number}_2 (sweep), which failed.")
 
