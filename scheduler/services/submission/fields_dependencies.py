@@ -251,9 +251,7 @@ def _whole_array(
 ) -> DependsOn | None:
     """A wait for all elements of the array that this job is the first of; None where there is no such wait."""
     if one.kind == DependencyKind.CHECKPOINT:
-        text = (
-            f"{one.ref} is an array, which makes no checkpoint as a whole; name an element, as {one.ref}_0."
-        )
+        text = f"{one.ref} is an array, which makes no checkpoint as a whole; name an element, as {job.said_number}."
         inputs.wrong(one.at, text, code="not-a-job")
         return None
     assert job.array_number is not None
@@ -391,6 +389,8 @@ def _range(match: re.Match[str]) -> range:
     step = int(match[3] or 1)
     if last > MAX_ARRAY_INDEX:
         raise BadValue(f"Has index {last}; the highest is {MAX_ARRAY_INDEX}")
-    if last < first or step < 1:
+    if step < 1:
+        raise BadValue(f"{match[0][:40]!r} has step {step}; the least is 1")
+    if last < first:
         raise BadValue(f"{match[0][:40]!r} is empty; write the lower index first")
     return range(first, last + 1, step)

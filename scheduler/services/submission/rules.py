@@ -40,6 +40,12 @@ def a_job_runs_one_thing(spec: JobSpec, inputs: RequestInputs) -> None:
         inputs.wrong("script", "Has both command and script; give one of them.", code="one-of")
     elif spec.script and not spec.script.startswith("#!"):
         inputs.wrong("script", "Must begin with #! and its interpreter, as in #!/bin/sh.", code="no-shebang")
+    elif "\r" in spec.script.partition("\n")[0]:
+        text = (
+            "Line 1 ends with a carriage return, as in files from Windows, and the kernel would look for an "
+            "interpreter of that name. Save the script with line feeds alone (dos2unix)."
+        )
+        inputs.wrong("script", text, code="carriage-return")
 
 
 @rule("artifacts", "working_dir")

@@ -357,7 +357,9 @@ def test_jobs_change_are_held_and_cancelled_from_a_terminal(muster: Muster) -> N
     ]  # fmt: skip
     code, out, _ = muster(world.user, "jobs", "release", "--filter", "user=me", "--dry-run")
     assert (code, out) == (0, "2 matched: 2 would be released, 0 were so already, 0 refused\n")
-    code, _, err = muster(world.user, "jobs", "cancel", "--filter", "state=queued", "--filter", "state=running")
+    code, _, err = muster(
+        world.user, "jobs", "cancel", "--filter", "state=queued", "--filter", "state=running"
+    )
     assert (code, "--filter state is there twice" in err) == (1, True)
     code, out, _ = muster(world.user, "jobs", "cancel", "--filter", "user=me", "--filter", "project=vision")
     assert (code, out) == (0, "3 matched: 3 cancelled, 0 were so already, 0 refused\n")

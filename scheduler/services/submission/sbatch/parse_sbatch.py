@@ -162,6 +162,12 @@ def _lines(script: str) -> list[str]:
         message = f"Has {len(script)} characters; the maximum is {MAX_SCRIPT}."
         raise _broken([FieldProblem("script", message, "bad-text")])
     lines = script.split("\n")
+    if script.startswith("\ufeff"):
+        message = (
+            "Line 1 begins with a byte order mark (U+FEFF), which editors do not show, and the kernel finds no #! "
+            "there. Save the script as UTF-8 without it."
+        )
+        raise _broken([FieldProblem("script", message, "no-shebang")])
     if not lines[0].startswith("#!") or not lines[0][2:].strip():
         message = "Line 1 must be #! and an interpreter, as in #!/bin/bash."
         raise _broken([FieldProblem("script", message, "no-shebang")])

@@ -214,6 +214,8 @@ def test_a_job_runs_one_thing(portal: Portal) -> None:
     assert problems(portal, command=None) == {"command": "required"}
     assert problems(portal, script="#!/bin/sh\ntrue") == {"script": "one-of"}
     assert problems(portal, command=None, script="echo no shebang") == {"script": "no-shebang"}
+    assert problems(portal, command=None, script="#!/bin/sh\r\ntrue\r\n") == {"script": "carriage-return"}
+    assert read(portal, command=None, script="#!/usr/bin/python3\nprint()\r\n").script.endswith("\r\n")
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,19 @@ def test_f10_carriage_returns_are_refused_with_their_line(portal: Portal) -> Non
     assert submit(portal, body="printf 'a\rb'\n")[0].tasks == 1
 
 
+def test_f10_what_editors_do_not_show_is_named(portal: Portal) -> None:
+    with pytest.raises(InvalidInput, match="byte order mark"):
+        parse_sbatch("\ufeff#!/bin/bash\ntrue\n", by=portal.cast.owner)
+
+
+def test_f20_a_range_that_is_wrong_says_what_is(portal: Portal) -> None:
+    assert "has step 0; the least is 1" in refused(portal, "--array=1-5:0")
+    assert "write the lower index first" in refused(portal, "--array=5-1")
+    first = an_array(portal)[0]
+    with pytest.raises(InvalidInput, match=f"as {first.number}_1"):
+        portal.submit(depends_on=[{"job": first.number, "type": "checkpoint"}])
+
+
 def test_f12_singleton_waits_for_jobs_of_the_same_name_and_person(portal: Portal) -> None:
     mine = {"project": portal.cast.project, "user": portal.cast.owner, "queue": portal.queue}
     running = JobFactory(name="solo", state=JobState.RUNNING, **mine)
