@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import reverse
 
-from notifications.core.grouping import is_array, said_of
+from notifications.core.grouping import array_number_of, is_array, said_of
 from notifications.core.kinds import Kind
 from notifications.core.wording import headline
 from notifications.models import Bundle
@@ -39,6 +39,8 @@ def link_of(row: Bundle) -> str:
         return reverse("cluster")
     if len(jobs_of(row)) == 1 and row.count == len(row.jobs):
         return reverse("job", args=[row.jobs[0]])
+    if (array := array_number_of(row.group_key)) is not None:
+        return reverse("array", args=[array])
     if row.jobs:
         return reverse("jobs")
     return ""

@@ -83,6 +83,10 @@ def test_one_element_of_an_array_is_named_as_at_every_door(cast: Cast, jobs_that
     row = Notification.objects.get()
     assert title_of(row) == f"Job {job.number}_0 train failed"
     assert link_of(row) == f"/jobs/{job.number}/"
+    jobs_that("job.failed", array_id=uuid.uuid4(), count=2)
+    follow()
+    several = Notification.objects.latest("id")
+    assert (several.count, link_of(several)) == (2, f"/arrays/{several.jobs[0]}/")
 
 
 def test_a_burst_is_one_notification_and_what_comes_later_is_another(cast: Cast, jobs_that: Happen) -> None:

@@ -105,8 +105,7 @@ def test_the_library_of_standard_webhooks_takes_the_signature(
 
 
 def test_an_array_is_one_message(hook: Any, listener: WebhookListener, jobs_that: Happen) -> None:
-    array = uuid.uuid4()
-    jobs_that("job.failed", count=30, array_id=array)
+    jobs = jobs_that("job.failed", count=30, array_id=uuid.uuid4())
     follow()
 
     deliver_messages()
@@ -116,9 +115,10 @@ def test_an_array_is_one_message(hook: Any, listener: WebhookListener, jobs_that
     assert (body["data"]["count"], len(body["data"]["jobs"]), body["data"]["array_id"]) == (
         30,
         20,
-        str(array),
+        jobs[0].number,
     )
     assert body["data"]["title"] == "30 elements of array train failed"
+    assert body["data"]["path"] == f"/arrays/{jobs[0].number}/"
 
 
 def test_a_message_that_was_tried_stays_as_it_is_and_more_go_into_another(
