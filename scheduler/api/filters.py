@@ -34,7 +34,7 @@ class _FlagField(forms.NullBooleanField):
 
     widget = forms.TextInput
 
-    def to_python(self, value: Any) -> bool | None:
+    def to_python(self, value: Any) -> bool | None:  # type: ignore[override]
         if value in (None, ""):
             return None
         try:
