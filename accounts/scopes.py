@@ -8,7 +8,7 @@ from typing import Final
 #: Scope -> what it lets a token do, in words. A token never may more than its person.
 SCOPES: Final[dict[str, str]] = {
     "jobs:read": "see jobs, logs, results, pending reasons and queues",
-    "jobs:write": "submit, cancel, hold and requeue jobs, upload folders, remove results, trigger planning",
+    "jobs:write": "submit, change, cancel, hold and requeue jobs, upload folders, remove results, trigger planning",
     "projects:read": "see projects and their members",
     "projects:write": "manage projects and their members",
     "quota:read": "see quotas and usage",

@@ -119,7 +119,7 @@ def same(reply: Reply) -> Reply:
     headers = {name: re.sub(r"nonce-[\w-]+|[0-9a-f-]{32,36}$", "*", value) for name, value in headers.items()}
     body = {
         name: value for name, value in body.items()
-        if name not in ("id", "number", "request_id", "array_id") and not name.endswith("_at") and name != "reason"
+        if name not in ("id", "number", "job_id", "request_id", "array_id") and not name.endswith("_at") and name != "reason"
     }  # fmt: skip
     headers.pop("content-length")
     return status, headers, body
@@ -150,6 +150,9 @@ def test_an_accepted_job_is_answered_as_by_the_long_way(
     assert same(short) == same(long)
     assert (short[1]["x-request-id"] == "my-own-id-1") is (given.get("x_request_id") == "my-own-id-1")
     assert short[1]["location"] == f"{JOBS}/{short[2]['id']}"
+    for _, _, body in (short, long):
+        assert body["job_id"] == (f"{body['number']}_0" if "array" in job else str(body["number"]))
+        assert body["array_id"] == (body["number"] if "array" in job else None)
     first, last = AuditEvent.objects.filter(action="job.submit").order_by("id")
     assert first.request_id == short[1]["x-request-id"]
     for name in ("actor_id", "actor_name", "token_prefix", "address", "object_type", "project_id"):
