@@ -533,6 +533,16 @@ INPUT: Final = {
         "The first line does not begin with `#!`.",
         "Begin the script with `#!/bin/bash`, for example.",
     ),
+    "carriage-return": Meaning(
+        "Carriage returns in a batch script",
+        "A line ends with a carriage return, as in files from Windows; the shell would read it as part of the line.",
+        "Save the script with line feeds alone, for example with `dos2unix`.",
+    ),
+    "bad-document": Meaning(
+        "Invalid configuration document",
+        "A line of the document is no valid YAML, or says what this site cannot have.",
+        "`errors` lists each line. Mend the lines and apply the document again: nothing was changed.",
+    ),
     "bad-script": Meaning(
         "Invalid batch script",
         "An `#SBATCH` line is unknown or invalid.",

@@ -229,7 +229,7 @@ def _policy(values: Mapping[str, Any]) -> Policy:
 
 RULES_HELP: Final = (
     "Rules that choose order, placement and weights; the first that applies is in force, else the profile's own "
-    'settings. Each is an object such as {"name": "night", "when": {"times": ["22:00-06:00"]}, "policy": "sjf"}. '
+    'settings. A list such as [{"name": "night", "when": {"times": ["22:00-06:00"]}, "policy": "sjf"}]. '
     f"When: times, weekdays, {', '.join(MEASURES)}, the last with at_least, at_most and leave (and gpus, for a large "
     "job). Sets: policy, tie_breakers, factors, placement, score_weights. In the profile of a queue, jobs of the queue "
     "are counted."

@@ -212,7 +212,7 @@ def test_a_folder_is_sent_run_listed_and_deleted(
     folder = a_folder(tmp_path / "training")
     start_agent()
     script = tmp_path / "job.sh"
-    script.write_text("#!/bin/sh\n#SBATCH --gres-flags=other\n./run.sh\n")
+    script.write_text("#!/bin/sh\n#SBATCH --distribution=cyclic\n./run.sh\n")
 
     code, said, noted = muster(
         world.user,
@@ -227,7 +227,7 @@ def test_a_folder_is_sent_run_listed_and_deleted(
     )
     job = Job.objects.get()
     assert (code, said) == (0, f"Submitted job {job.number}\n")
-    assert "line 2 has no effect: #SBATCH --gres-flags=other" in noted
+    assert "line 2 has no effect: #SBATCH --distribution=cyclic" in noted
     world.run_until(job, "completed")
     digest = hashlib.sha256((folder / "src/big.bin").read_bytes()).hexdigest()
     assert world.output(job).decode().split("\n")[:3] == [digest, ".:", "run.sh"]
