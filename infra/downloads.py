@@ -13,6 +13,9 @@ from django.http.response import HttpResponseBase
 from infra.archives import Content, archive
 from infra.plain_text import without_hidden
 
+#: Of archives, by their kind.
+CONTENT_TYPES: Final = {"tar": "application/x-tar", "zip": "application/zip"}
+
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -75,8 +78,7 @@ def file_download(
 
 def archive_download(content: Content, *, kind: str, name: str) -> HttpResponseBase:
     """All of it as one `tar` or `zip` file, which is called `name` and its kind."""
-    content_type = "application/zip" if kind == "zip" else "application/x-tar"
-    response = PulledResponse(archive(kind, content), content_type=content_type)
+    response = PulledResponse(archive(kind, content), content_type=CONTENT_TYPES[kind])
     return as_attachment(response, f"{name}.{kind}")
 
 

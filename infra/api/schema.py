@@ -120,9 +120,11 @@ def describe_errors(result: dict[str, Any], generator: Any, request: Any, public
 
 
 def _as_problems(responses: dict[str, Any]) -> None:
-    """An error with a schema of its own is a problem too, with more fields."""
+    """An error with a schema of its own is a problem with more fields; one without a schema is a plain problem."""
     for status, response in responses.items():
         if status >= "400" and "application/json" in response.get("content", {}):
             own = response["content"]["application/json"]["schema"]
             both = {"allOf": [{"$ref": "#/components/schemas/Problem"}, own]}
             response["content"] = {PROBLEM_TYPE: {"schema": both}}
+        elif status >= "400" and status != "default" and not response.get("content"):
+            response["content"] = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}

@@ -276,6 +276,8 @@ def with_moments(found: dict[str, Any]) -> dict[str, Any]:
     if found["start"] is not None:
         for name in ("p10_at", "p50_at", "p90_at", "computed_at"):
             found["start"][name] = moment(found["start"][name])
+    if found.get("order"):
+        found["order"]["since"] = moment(found["order"]["since"])
     if found.get("placement"):
         found["placement"]["at"] = moment(found["placement"]["at"])
     return found

@@ -9,6 +9,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework.request import Request
 
 from infra.archives import KINDS
+from infra.downloads import CONTENT_TYPES
 from scheduler.api.job_reads import bad_query
 
 #: One range of one file.
@@ -20,7 +21,8 @@ FILE_ANSWERS: Final[dict[Any, Any]] = {
 }
 KIND: Final = OpenApiParameter("kind", str, enum=list(KINDS), default="tar")
 ARCHIVE_ANSWERS: Final[dict[Any, Any]] = {
-    (200, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY, "A tar or zip file."),
+    (200, content_type): OpenApiResponse(OpenApiTypes.BINARY, "A tar or zip file.")
+    for content_type in CONTENT_TYPES.values()
 }
 
 
