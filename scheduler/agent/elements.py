@@ -55,7 +55,8 @@ def arguments_of(elements: Elements) -> list[str]:
     limit = "" if elements.limit_seconds is None else str(elements.limit_seconds)
     numbers = ",".join(map(str, elements.indices))
     return [
-        sys.executable, "-S", "-I", "-c", _START, _PACKAGE_ROOT,
+        # A job sees the folders of the interpreter itself, not a link through which the agent was started.
+        os.path.realpath(sys.executable), "-S", "-I", "-c", _START, _PACKAGE_ROOT,
         elements.folder, numbers, limit, str(elements.grace_seconds), str(elements.worst), *elements.argv,
     ]  # fmt: skip
 

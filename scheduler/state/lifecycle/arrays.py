@@ -22,7 +22,6 @@ class ArrayEnds(NamedTuple):
 
     number: int
     open: int
-    completed: int
     failed: int
     cancelled: int
 
@@ -32,13 +31,11 @@ _ENDS: Final = RowQuery(
     {
         "number": "listed.number",
         "open": "ends.open",
-        "completed": "ends.completed",
         "failed": "ends.failed",
         "cancelled": "ends.cancelled",
     },
     """SELECT {columns} FROM unnest(%s::bigint[]) AS listed(number) CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE job.outcome IS NULL) AS open,
-        count(*) FILTER (WHERE job.outcome = 'completed') AS completed,
         count(*) FILTER (WHERE job.outcome = 'failed') AS failed,
         count(*) FILTER (WHERE job.outcome = 'cancelled') AS cancelled
     FROM scheduler_job job WHERE job.number = ANY(ARRAY(

@@ -155,16 +155,16 @@ def test_the_command_says_how_many_rows_it_saw(chain: int) -> None:
 
 
 def test_a_checkpoint_shows_that_an_older_trail_was_put_back(chain: int, tmp_path: Path) -> None:
-    old = list(AuditChain.objects.values_list("shard", "length", "head"))
+    old = list(AuditChain.objects.values_list("shard", "length", "head", "signature"))
     audit.record(by=None, action="test.later", thing=audit.Thing("x"))
     call_command("audit_verify", write_checkpoint=tmp_path / "kept.json", stdout=StringIO())
     call_command("audit_verify", checkpoint=tmp_path / "kept.json", stdout=StringIO())
 
     # Yesterday's backup: rows and heads fit each other.
     tamper("DELETE FROM accounts_auditevent WHERE action = 'test.later'")
-    tamper("DELETE FROM accounts_auditchain WHERE NOT shard = ANY(%s)", [shard for shard, _, _ in old])
-    for shard, length, head in old:
-        tamper("UPDATE accounts_auditchain SET length = %s, head = %s WHERE shard = %s", length, head, shard)
+    tamper("DELETE FROM accounts_auditchain WHERE NOT shard = ANY(%s)", [shard for shard, *_ in old])
+    for shard, *head in old:
+        tamper("UPDATE accounts_auditchain SET (length, head, signature) = (%s, %s, %s) WHERE shard = %s", *head, shard)
 
     assert audit_check.verify().ok
     errors = StringIO()
