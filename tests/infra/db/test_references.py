@@ -10,7 +10,7 @@ from django.db.models import Model, ProtectedError
 
 from quotas.models import LedgerEntry, LedgerRollUp
 from scheduler.models import Allocation, Attempt, Job, JobEvent, JobRequest, Task
-from tests.support.factories import AllocationFactory, JobFactory, TaskFactory
+from tests.support.factories import AllocationFactory, AttemptFactory, JobFactory, TaskFactory
 from tests.support.locks import Apart
 from tests.support.roles import all_rights
 
@@ -101,13 +101,14 @@ def test_a_parent_does_not_go_before_its_rows(
 
 
 def test_a_row_moves_to_a_parent_that_is_there_and_to_no_other(rows: dict[type[Model], Model]) -> None:
-    other = JobFactory()
+    other = AttemptFactory()
+    task: Any = rows[Task]
 
-    Attempt.objects.update(job=other)
-    with pytest.raises(IntegrityError, match="job_id"), transaction.atomic():
-        Attempt.objects.update(job_id=NOBODY)
+    Task.objects.filter(pk=task.pk).update(attempt=other)
+    with pytest.raises(IntegrityError, match="attempt_id"), transaction.atomic():
+        Task.objects.filter(pk=task.pk).update(attempt_id=NOBODY)
 
-    assert Attempt.objects.get().job_id == other.pk
+    assert Task.objects.get(pk=task.pk).attempt_id == other.pk
 
 
 def test_a_parent_keeps_its_key(rows: dict[type[Model], Model]) -> None:

@@ -15,9 +15,9 @@ from quotas.models import BudgetPeriod, DriftFinding, DriftKind, LedgerEntry, Pr
 from quotas.services.budgets import change_budget
 from quotas.services.reconcile import check_budgets
 from scheduler.core.lifecycle import TaskState
-from scheduler.metrics import _drift
+from scheduler.metrics import read_metrics
 from scheduler.models import Attempt, Job, Node, Suspension, Task
-from scheduler.services.accounting import charging
+from scheduler.services.accounting import charging, metric_counts
 from scheduler.services.accounting.usage_audit import REASON, check_usage
 from scheduler.state.settle.settle import end_attempt
 from tests.scheduler.state.ledger.test_ledger import HOUR, a_budget, ended, started, sums
@@ -114,8 +114,10 @@ def test_a_wrong_charge_is_corrected_by_a_line_with_its_reason(world: SmallWorld
     assert [(one.was, one.found, one.repaired_at is not None) for one in found] == [
         (600_000 - 1000 * wrong, 600_000, True)
     ]
+    metric_counts.count()
+    found_wrong = next(metric for metric in read_metrics() if metric.name == "muster_quota_drift")
     assert ("usage", 3) in [
-        (s.labels["kind"], s.value) for s in _drift().samples
+        (sample.labels["kind"], sample.value) for sample in found_wrong.samples
     ]  # cores, memory and the GPU
     assert AuditEvent.objects.get(action="ledger.repair").object_id == str(job.number)
     row = BudgetPeriod.objects.get(budget=budget, starts_at__lte=at, ends_at__gt=at)

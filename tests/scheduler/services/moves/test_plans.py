@@ -187,10 +187,7 @@ def test_what_cannot_be_moved_is_refused_with_the_reason(lab: Lab) -> None:
     assert lab.state(job) == "running"
 
 
-def test_no_request_can_name_a_single_node(lab: Lab) -> None:
-    words = {"required": [[{"key": "@node", "operator": "In", "values": ["n1"]}]]}
-    with pytest.raises(InvalidInput):
-        lab.portal.submit(by=lab.cast.owner, affinity=words)
+def test_no_request_can_name_the_nodes_of_a_move(lab: Lab) -> None:
     with pytest.raises(InvalidInput):
         lab.portal.submit(by=lab.cast.owner, affinity={"move": {"only": ["n1"]}})
 
