@@ -77,6 +77,7 @@ def test_what_is_right_is_left_alone(world: SmallWorld) -> None:
 
 @pytest.mark.parametrize("planted", ["missing", "nothing at all", "doubled", "too long", "too short"])
 def test_a_wrong_charge_is_corrected_by_a_line_with_its_reason(world: SmallWorld, planted: str) -> None:
+    metric_counts.count()
     budget = a_budget(world, 10**12)
     job, attempt = started(world)
     at = ended(attempt, after=600)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scheduler.core.policy import PLACEMENTS
-from scheduler.models import Job, Queue, SchedulerProfile
+from scheduler.models import Cycle, Job, Queue, SchedulerProfile
 from scheduler.models.queue import PlacementStrategy
 from scheduler.services.planning import cycles
 from scheduler.services.planning.explain import explain_job
+from scheduler.services.planning.replay import replay
 from tests.scheduler.state.small import SmallWorld, a_queue
 from tests.support.factories import SchedulerProfileFactory
 
@@ -38,9 +39,12 @@ def submit(world: SmallWorld, queue: Queue) -> None:
 
 
 def placed(queue: Queue) -> list[tuple[str, str]]:
-    """Name and node of the jobs of this queue that run, in the order in which the cycle started them."""
-    attempts = Job.objects.filter(queue=queue, attempts__isnull=False).order_by("attempts__id")
-    return [(job.name.split()[0], job.attempts.get().tasks.get().node.name) for job in attempts]
+    """Name and node of the jobs of this queue that run, in the order in which the cycle planned their starts."""
+    starts = replay(cycle_id=Cycle.objects.latest("id").pk).recorded.starts
+    running = Job.objects.filter(queue=queue, attempts__isnull=False).in_bulk()
+    jobs = [running[start.job_id] for start in starts if start.job_id in running]
+    assert len(jobs) == len(running)
+    return [(job.name.split()[0], job.attempts.get().tasks.get().node.name) for job in jobs]
 
 
 def test_the_same_load_starts_in_another_order_on_other_nodes(world: SmallWorld) -> None:
