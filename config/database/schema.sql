@@ -149,14 +149,14 @@
 -- migration scheduler.0076_reasons_of_nodes 034fa69bf8fff5fc
 -- migration scheduler.0077_deadlines_and_waits 43227dc7c3470243
 -- migration scheduler.0078_look_at_deadlines a620e2e115591bf0
--- migration scheduler.0079_unfinished_jobs 0d3312715a088d69
+-- migration scheduler.0079_unfinished_jobs 52c23b904dc66f13
 -- migration scheduler.0080_ends_of_attempts 8aaff44334f5c79e
 -- migration scheduler.0081_adaptive_rules 26492acf9e11abee
 -- migration scheduler.0083_node_scores ac9d97e29c2421fc
 -- migration scheduler.0084_placement_by_quality d09f57feaf4b7105
 -- migration scheduler.0085_calibrated_ranges dedd71c5b698a627
 -- migration scheduler.0087_requests_that_change 8e2503d9b4369025
--- migration scheduler.0088_arrays_by_number 7cd7c2ef41cdab1f
+-- migration scheduler.0088_arrays_by_number 165d3c311f913809
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;

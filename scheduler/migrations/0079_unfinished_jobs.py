@@ -11,8 +11,9 @@ Programs of the version before go on beside it: the triggers write for them. Wha
 where there are many jobs, until they are replaced.
 """
 
-from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db import connection, migrations, models, transaction
+
+from infra.db.again import AddIndexAnew, RemoveIndexIfThere
 
 UNFINISHED_AT_ONCE, UNSUCCESSFUL_AT_ONCE = 2_000, 5_000
 KEYS = ("user", "project", "queue")
@@ -31,6 +32,18 @@ TABLE = """
 CREATE TABLE IF NOT EXISTS scheduler_unfinishedjob (
     queue_id bigint NOT NULL, number bigint NOT NULL, PRIMARY KEY (queue_id, number)
 )
+"""
+#: Programs of the version before write jobs from the moment the triggers are there, long before the command that
+#: migrates gives rights: roles that may write jobs may write at once what the triggers write for them.
+RIGHTS = """
+DO $$
+DECLARE writer regrole;
+BEGIN
+    FOR writer IN SELECT DISTINCT granted.grantee FROM pg_class, aclexplode(relacl) granted
+        WHERE pg_class.oid = 'scheduler_job'::regclass AND granted.grantee NOT IN (0, relowner)
+        AND granted.privilege_type IN ('INSERT', 'UPDATE', 'DELETE')
+    LOOP EXECUTE format('GRANT SELECT, INSERT, DELETE ON scheduler_unfinishedjob TO %s', writer); END LOOP;
+END $$;
 """
 STATE = "CASE WHEN NEW.state IN ('cancelled', 'failed') THEN NEW.state END"
 TRIGGERS = (
@@ -119,19 +132,6 @@ OLD = ("job_of_user", "job_of_project", "job_of_queue", "job_over", "job_in_line
 AGE = models.Index(fields=["created_at", "number"], name="requests_by_age")
 
 
-class Rebuild(AddIndexConcurrently):
-    """Where the index is there, whole or as an interrupted build left it, it is built anew."""
-
-    def database_forwards(self, app_label, schema_editor, from_state, to_state):
-        schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {self.index.name}")
-        super().database_forwards(app_label, schema_editor, from_state, to_state)
-
-
-class DropIfThere(RemoveIndexConcurrently):
-    def database_forwards(self, app_label, schema_editor, from_state, to_state):
-        schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {self.name}")
-
-
 class Migration(migrations.Migration):
     atomic = False
 
@@ -168,11 +168,12 @@ class Migration(migrations.Migration):
                 )
             ],
         ),
+        migrations.RunSQL(RIGHTS, migrations.RunSQL.noop),
         migrations.RunSQL(TRIGGERS, TRIGGERS_BACK),
         migrations.RunPython(write_unfinished, migrations.RunPython.noop),
         migrations.RunPython(write_unsuccessful, migrations.RunPython.noop),
-        *(Rebuild("job", index) for index in NEW),
-        *(DropIfThere("job", name) for name in OLD),
-        Rebuild("jobrequest", AGE),
-        DropIfThere("jobrequest", "request_by_age"),
+        *(AddIndexAnew("job", index) for index in NEW),
+        *(RemoveIndexIfThere("job", name) for name in OLD),
+        AddIndexAnew("jobrequest", AGE),
+        RemoveIndexIfThere("jobrequest", "request_by_age"),
     ]

@@ -4,16 +4,21 @@ Each batch of elements is written in a transaction of its own, indexes are built
 checked without a lock that keeps rows from being written. It can be run again where it was interrupted.
 """
 
-from django.contrib.postgres.operations import AddConstraintNotValid, AddIndexConcurrently, ValidateConstraint
+from uuid import UUID
+
+from django.contrib.postgres.operations import AddConstraintNotValid, ValidateConstraint
 from django.db import migrations, models
 from django.db.models import Q
+
+from infra.db.again import AddIndexAnew, RemoveConstraintIfThere
 
 #: Arrays in each transaction.
 BATCH = 20
 
+#: The next arrays in the order of the index of elements, which is walked once.
 _ARRAYS = """
 SELECT DISTINCT array_id FROM scheduler_jobrequest
-WHERE array_id IS NOT NULL AND array_number IS NULL LIMIT %s
+WHERE array_id > %s AND array_number IS NULL ORDER BY array_id LIMIT %s
 """
 _FILL = """
 UPDATE scheduler_jobrequest element SET array_number = first.number
@@ -24,13 +29,15 @@ WHERE element.array_id = first.array_id AND element.array_number IS NULL
 
 
 def fill(apps, schema_editor):
+    last = UUID(int=0)
     with schema_editor.connection.cursor() as cursor:
         while True:
-            cursor.execute(_ARRAYS, [BATCH])
+            cursor.execute(_ARRAYS, [last, BATCH])
             arrays = [row[0] for row in cursor.fetchall()]
             if not arrays:
                 return
             cursor.execute(_FILL, [arrays])
+            last = arrays[-1]
 
 
 class Migration(migrations.Migration):
@@ -42,7 +49,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunPython(fill, migrations.RunPython.noop),
-        AddIndexConcurrently(
+        AddIndexAnew(
             "jobrequest",
             models.Index(
                 condition=Q(array_number__isnull=False),
@@ -50,7 +57,7 @@ class Migration(migrations.Migration):
                 name="request_in_array",
             ),
         ),
-        AddIndexConcurrently(
+        AddIndexAnew(
             "jobdependency",
             models.Index(
                 condition=Q(on_array__isnull=False, satisfied=None),
@@ -58,7 +65,7 @@ class Migration(migrations.Migration):
                 name="dependency_open_array",
             ),
         ),
-        migrations.RemoveConstraint("jobdependency", "dependency_on_one_thing"),
+        RemoveConstraintIfThere("jobdependency", "dependency_on_one_thing"),
         AddConstraintNotValid(
             "jobdependency",
             models.CheckConstraint(
