@@ -149,13 +149,13 @@
 -- migration scheduler.0076_reasons_of_nodes 034fa69bf8fff5fc
 -- migration scheduler.0077_deadlines_and_waits 43227dc7c3470243
 -- migration scheduler.0078_look_at_deadlines a620e2e115591bf0
--- migration scheduler.0079_unfinished_jobs 52c23b904dc66f13
--- migration scheduler.0080_ends_of_attempts 8aaff44334f5c79e
+-- migration scheduler.0079_unfinished_jobs 85700e64a7128892
+-- migration scheduler.0080_ends_of_attempts 7f724367fbd4b519
 -- migration scheduler.0081_adaptive_rules 26492acf9e11abee
 -- migration scheduler.0083_node_scores ac9d97e29c2421fc
 -- migration scheduler.0084_placement_by_quality d09f57feaf4b7105
 -- migration scheduler.0085_calibrated_ranges dedd71c5b698a627
--- migration scheduler.0087_requests_that_change 8e2503d9b4369025
+-- migration scheduler.0087_requests_that_change a54481c39351b712
 -- migration scheduler.0088_arrays_by_number 165d3c311f913809
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
 -- migration sessions.0001_initial 2aa438e2393ee513
@@ -230,9 +230,12 @@ END $$;
 
 CREATE FUNCTION public.muster_job_unfinished() RETURNS trigger
     LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
     AS $$
 BEGIN
-    DELETE FROM scheduler_unfinishedjob WHERE queue_id = OLD.queue_id AND number = OLD.number;
+    IF OLD.outcome IS NULL THEN
+        DELETE FROM scheduler_unfinishedjob WHERE queue_id = OLD.queue_id AND number = OLD.number;
+    END IF;
     IF TG_OP = 'UPDATE' AND NEW.outcome IS NULL THEN
         INSERT INTO scheduler_unfinishedjob (queue_id, number) VALUES (NEW.queue_id, NEW.number) ON CONFLICT DO NOTHING;
     END IF;
@@ -243,8 +246,8 @@ CREATE FUNCTION public.muster_job_unsuccessful() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    UPDATE scheduler_job SET unsuccessful = CASE WHEN NEW.state IN ('cancelled', 'failed') THEN NEW.state END WHERE number = NEW.number;
-    RETURN NULL;
+    NEW.unsuccessful := CASE WHEN NEW.state IN ('cancelled', 'failed') THEN NEW.state END;
+    RETURN NEW;
 END $$;
 
 CREATE FUNCTION public.muster_jobs_added() RETURNS trigger
@@ -1188,6 +1191,7 @@ END $$;
 
 CREATE FUNCTION public.scheduler_attempt_one_live() RETURNS trigger
     LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
     AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM added WHERE is_live) THEN RETURN NULL; END IF;
@@ -1469,6 +1473,7 @@ END $$;
 
 CREATE FUNCTION public.scheduler_jobrequest_in_array() RETURNS trigger
     LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
     AS $$
 BEGIN
     NEW.array_number := coalesce((SELECT number FROM scheduler_jobrequest
@@ -5493,7 +5498,7 @@ CREATE TRIGGER job_unfinished AFTER UPDATE OF state, queue_id ON public.schedule
 
 CREATE TRIGGER job_unfinished_gone AFTER DELETE ON public.scheduler_job FOR EACH ROW WHEN ((old.outcome IS NULL)) EXECUTE FUNCTION public.muster_job_unfinished();
 
-CREATE TRIGGER job_unsuccessful AFTER INSERT OR UPDATE OF state, unsuccessful ON public.scheduler_job FOR EACH ROW WHEN (((new.unsuccessful)::text IS DISTINCT FROM (
+CREATE TRIGGER job_unsuccessful BEFORE INSERT OR UPDATE OF state, unsuccessful ON public.scheduler_job FOR EACH ROW WHEN (((new.unsuccessful)::text IS DISTINCT FROM (
         CASE
             WHEN ((new.state)::text = ANY ((ARRAY['cancelled'::character varying, 'failed'::character varying])::text[])) THEN new.state
             ELSE NULL::character varying

@@ -49,9 +49,12 @@ STATE = "CASE WHEN NEW.state IN ('cancelled', 'failed') THEN NEW.state END"
 TRIGGERS = (
     ADDED.format(more=ADDED_UNFINISHED)
     + f"""
-CREATE OR REPLACE FUNCTION muster_job_unfinished() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Without sequential scans: a session that has planned the DELETE for a few rows keeps that plan when they are many.
+CREATE OR REPLACE FUNCTION muster_job_unfinished() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
-    DELETE FROM scheduler_unfinishedjob WHERE queue_id = OLD.queue_id AND number = OLD.number;
+    IF OLD.outcome IS NULL THEN
+        DELETE FROM scheduler_unfinishedjob WHERE queue_id = OLD.queue_id AND number = OLD.number;
+    END IF;
     IF TG_OP = 'UPDATE' AND NEW.outcome IS NULL THEN
         INSERT INTO scheduler_unfinishedjob (queue_id, number) VALUES (NEW.queue_id, NEW.number) ON CONFLICT DO NOTHING;
     END IF;
@@ -64,10 +67,10 @@ CREATE OR REPLACE TRIGGER job_unfinished_gone AFTER DELETE ON scheduler_job
     FOR EACH ROW WHEN (OLD.outcome IS NULL) EXECUTE FUNCTION muster_job_unfinished();
 CREATE OR REPLACE FUNCTION muster_job_unsuccessful() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE scheduler_job SET unsuccessful = {STATE} WHERE number = NEW.number;
-    RETURN NULL;
+    NEW.unsuccessful := {STATE};
+    RETURN NEW;
 END $$;
-CREATE OR REPLACE TRIGGER job_unsuccessful AFTER INSERT OR UPDATE OF state, unsuccessful ON scheduler_job
+CREATE OR REPLACE TRIGGER job_unsuccessful BEFORE INSERT OR UPDATE OF state, unsuccessful ON scheduler_job
     FOR EACH ROW WHEN (NEW.unsuccessful IS DISTINCT FROM {STATE}) EXECUTE FUNCTION muster_job_unsuccessful();
 """
 )

@@ -10,7 +10,8 @@ jobs a little less, for a reason to wait makes a version longer. Pages that are 
 from django.db import migrations
 
 TRIGGERS = """
-CREATE OR REPLACE FUNCTION scheduler_attempt_one_live() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Without sequential scans: a session that has planned it for a few attempts keeps that plan when they are many.
+CREATE OR REPLACE FUNCTION scheduler_attempt_one_live() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM added WHERE is_live) THEN RETURN NULL; END IF;
     -- Two transactions that add attempts of one job do not see each other's. The later of two epochs that follow each

@@ -40,7 +40,8 @@ DROP FUNCTION scheduler_jobrequest_renamed();
 """
 #: For elements that the release before inserts while an upgrade rolls: they come in the order of their indices.
 _NUMBER = """
-CREATE FUNCTION scheduler_jobrequest_in_array() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Without sequential scans: a session that has planned it for a few requests keeps that plan when they are many.
+CREATE FUNCTION scheduler_jobrequest_in_array() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     NEW.array_number := coalesce((SELECT number FROM scheduler_jobrequest
         WHERE array_id = NEW.array_id ORDER BY array_index LIMIT 1), NEW.number);

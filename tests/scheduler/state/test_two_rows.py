@@ -1,4 +1,4 @@
-"""What a job asked for stays as it was written; its moves write no index; and what waits and runs has a row."""
+"""What a job runs stays as it was written; its moves write no index; and what waits and runs has a row."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.utils import timezone
 from scheduler.models import Job, JobRequest, UnfinishedJob
 from scheduler.models.job import OVER
 from tests.support.factories import JobFactory, QueueFactory
+from tests.support.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -99,6 +100,39 @@ def test_unsuccessful_is_the_state_of_what_failed_or_was_cancelled(end: str) -> 
 
     assert seen == [expected, None, expected, expected]
     assert job.get().unsuccessful is None
+
+
+def test_the_end_of_a_job_writes_its_row_once() -> None:
+    job, before = Job.objects.filter(pk=JobFactory(state="held").pk), updates()
+
+    job.update(state="cancelled", completed_at=timezone.now())
+
+    assert updates()[0] - before[0] == 1
+    assert job.get().unsuccessful == "cancelled"
+
+
+def test_rows_of_unfinished_jobs_are_found_by_their_key_however_few_there_were_at_first() -> None:
+    """A session keeps the plan of a trigger: one for a small table made the cancel of a large array take seconds."""
+    first = JobFactory(state="queued")
+    with as_owner(), connection.cursor() as cursor:
+        cursor.execute("ANALYZE scheduler_unfinishedjob")
+    Job.objects.filter(pk=first.pk).update(state="cancelled", completed_at=timezone.now())
+    numbers = [JobFactory(state="queued", queue=first.queue).pk for _ in range(10)]
+    before = rows_scanned()
+
+    Job.objects.filter(pk__in=numbers).update(state="cancelled", completed_at=timezone.now())
+
+    assert rows_scanned() == before
+
+
+def rows_scanned() -> int:
+    """Rows that sequential scans of unfinished jobs have read in this transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'scheduler_unfinishedjob'"
+        )
+        (read,) = cursor.fetchone()
+    return int(read)
 
 
 @pytest.mark.parametrize(
