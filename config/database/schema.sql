@@ -156,7 +156,7 @@
 -- migration scheduler.0084_placement_by_quality d09f57feaf4b7105
 -- migration scheduler.0085_calibrated_ranges dedd71c5b698a627
 -- migration scheduler.0087_requests_that_change a54481c39351b712
--- migration scheduler.0088_arrays_by_number 165d3c311f913809
+-- migration scheduler.0088_arrays_by_number afdc1de3bac16fa2
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
