@@ -25,7 +25,7 @@ from scheduler.agent.shim.guard import UNKILLABLE_SECONDS, Usage, become_subreap
 RESULTS: Final = "elements"
 #: Why an element was ended, where it was.
 TIME_LIMIT: Final = "time_limit"
-_PACKAGE_ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE_ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 #: Its environment is the elements' own, so the interpreter finds this module by no variable of it. The folder above
 #: the package is not searched: it may hold what jobs may not see.
 _START: Final = (

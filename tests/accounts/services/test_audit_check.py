@@ -164,7 +164,11 @@ def test_a_checkpoint_shows_that_an_older_trail_was_put_back(chain: int, tmp_pat
     tamper("DELETE FROM accounts_auditevent WHERE action = 'test.later'")
     tamper("DELETE FROM accounts_auditchain WHERE NOT shard = ANY(%s)", [shard for shard, *_ in old])
     for shard, *head in old:
-        tamper("UPDATE accounts_auditchain SET (length, head, signature) = (%s, %s, %s) WHERE shard = %s", *head, shard)
+        tamper(
+            "UPDATE accounts_auditchain SET (length, head, signature) = (%s, %s, %s) WHERE shard = %s",
+            *head,
+            shard,
+        )
 
     assert audit_check.verify().ok
     errors = StringIO()

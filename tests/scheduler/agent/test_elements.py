@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +87,21 @@ def test_each_element_has_its_own_end_and_output(world: World, start_agent: Star
     world.output(job)
     assert [printed(job, index) for index in range(5)] == [f"out {n} {n}\n".encode() for n in range(5)]
     world.assert_nothing_is_held()
+
+
+def test_elements_run_where_the_agent_was_started_through_a_link(
+    world: World, start_agent: StartAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is in `/tmp`, of which jobs have their own."""
+    environment = tmp_path / "environment"
+    environment.symlink_to(sys.prefix)
+    monkeypatch.setattr(sys, "executable", f"{environment}/bin/python")
+    start_agent()
+    job = world.submit("true", array="0-1", elements_per_job=2)
+
+    world.run_until(job, "completed")
+
+    assert ends(job) == {0: ("succeeded", 0, None), 1: ("succeeded", 0, None)}
 
 
 def test_the_ledger_has_a_line_for_each_element_and_they_add_up(
