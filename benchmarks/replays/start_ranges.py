@@ -23,7 +23,7 @@ from scheduler.simulator.workload import JobColumns, read_swf
 
 #: Of the jobs of a log that had to wait, about this number is forecast as they arrive, at even distances.
 SAMPLES: Final = 1000
-#: As the portal does: the days and rows of run times and outcomes that are read, and how often run times are read again.
+#: As the portal does: the days and rows of run times and outcomes that are read, and how often those are read again.
 _DAYS_MS: Final = 30 * 86_400_000
 _MOST_RUNS: Final = 20_000
 _MOST_OUTCOMES: Final = 5_000

@@ -119,7 +119,7 @@ def same(reply: Reply) -> Reply:
     headers = {name: re.sub(r"nonce-[\w-]+|[0-9a-f-]{32,36}$", "*", value) for name, value in headers.items()}
     body = {
         name: value for name, value in body.items()
-        if name not in ("id", "number", "job_id", "request_id", "array_id") and not name.endswith("_at") and name != "reason"
+        if name not in ("id", "number", "job_id", "request_id", "array_id", "reason") and not name.endswith("_at")
     }  # fmt: skip
     headers.pop("content-length")
     return status, headers, body
