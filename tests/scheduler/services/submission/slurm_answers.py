@@ -360,8 +360,11 @@ def _waits_here(here: Answer, *, singleton: bool = False) -> set[tuple[str, str]
     names = {number: name for name, numbers in here.jobs.items() for number in numbers}
     waits: dict[tuple[str, str], set[int]] = {}
     for one in here.spec.depends_on:
-        waits.setdefault((_WORDS.get(str(one.kind), str(one.kind)), names[one.number]), set()).add(one.number)
-    # Of an array all elements are waited for.
+        name = names[one.number]
+        # The number of an array is that of its first job, and means all of them.
+        numbers = here.jobs[name] if one.is_array else [one.number]
+        waits.setdefault((_WORDS.get(str(one.kind), str(one.kind)), name), set()).update(numbers)
+    # Of an array all elements have to be waited for.
     found = {key for key, numbers in waits.items() if numbers == set(here.jobs[key[1]])}
     return {("singleton", "")} if found == {("afterany", name) for name in here.jobs} and singleton else found
 
