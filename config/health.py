@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import redis
@@ -239,7 +239,7 @@ def _left_alone(row: Circuit) -> str:
 
 
 def _redis() -> str:
-    _redis_client().ping()
+    _redis_client(settings.REDIS_URL).ping()
     return "answers"
 
 
@@ -250,6 +250,6 @@ def _disk() -> str:
     return "enough free space"
 
 
-@cache
-def _redis_client() -> redis.Redis:
-    return redis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=0.5, socket_timeout=0.5)
+@lru_cache(maxsize=1)
+def _redis_client(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url, socket_connect_timeout=0.5, socket_timeout=0.5)

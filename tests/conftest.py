@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
@@ -57,6 +58,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    # A logger that was used once keeps its processors, and `capture_logs` of a later test would miss what it says.
+    structlog.configure(cache_logger_on_first_use=False)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
