@@ -7,6 +7,7 @@ them, since ten thousand of them cost more in Python than there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,7 +182,7 @@ class _Sql(NamedTuple):
     text: str
 
 
-class _Act:
+class _Act(ABC):
     """What a verb is about to do to the jobs it is allowed for; `write` does it."""
 
     WORD: ClassVar = ""
@@ -194,9 +195,9 @@ class _Act:
         for jobs in self.jobs:
             outcome.done += jobs.numbers
 
+    @abstractmethod
     def choose(self, found: Sequence[Alike]) -> list[_Move]:
         """Which jobs become what; refusals and jobs that are so already go into the outcome."""
-        raise NotImplementedError
 
     def write(self) -> None:
         """Move the jobs, with an event each."""
