@@ -12,6 +12,8 @@ from accounts.admin.login_views import row_of_any_table
 from config import error_pages, health, metrics
 from config.system.api import SystemView
 
+admin.autodiscover()  # see config.apps.AdminConfig
+
 handler500 = "config.error_pages.server_error"
 
 urlpatterns = [
