@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from django.apps import apps
 from django.urls import URLPattern, URLResolver, get_resolver
-from drf_spectacular.generators import SchemaGenerator
 
+from tests.infra.api.conformance import document
 from tests.rights.world import VISION, Side, World
 
 #: An argument of a route by where the route begins and what the argument is called: the key of `Side.ids`, a
@@ -128,8 +128,7 @@ def _walk(patterns: Any, before: str, arguments: tuple[str, ...]) -> Iterator[Ro
 
 def operations() -> dict[str, dict[str, Any]]:
     """Path as in the OpenAPI document, without its first slash -> method -> operation."""
-    document = SchemaGenerator().get_schema(request=None, public=True)
-    return {nameless(path.lstrip("/")): dict(methods) for path, methods in document["paths"].items()}
+    return {nameless(path.lstrip("/")): dict(methods) for path, methods in document()["paths"].items()}
 
 
 def nameless(path: str) -> str:

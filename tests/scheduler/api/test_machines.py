@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import yaml
 from django.utils import timezone
 
 from accounts.models import AuditEvent
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Device, Job, Node, Queue, Reservation
-from tests.infra.api.conformance import DOCUMENT
+from tests.infra.api.conformance import document
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
 from tests.support.factories import (
@@ -98,7 +97,7 @@ def test_nodes_are_filtered(api: Api, portal: Portal, query: str, expected: list
 
 def _flags_of_reads() -> list[tuple[str, str]]:
     """Each read that has a query parameter which is a flag, and the parameter."""
-    paths = yaml.safe_load(DOCUMENT.read_text())["paths"]
+    paths = document()["paths"]
     return [
         (path, one["name"])
         for path, operations in paths.items()
