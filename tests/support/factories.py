@@ -43,6 +43,7 @@ from scheduler.models import (
     Task,
     UnknownTask,
 )
+from tests.support.copies import copied
 
 PASSWORD = "correct horse battery staple"
 
@@ -520,6 +521,7 @@ class Cast:
         }
 
 
+@copied
 def the_cast() -> Cast:
     """A project with its owner (of jobs), a colleague, a lead and a viewer; a stranger; the three site roles.
 
