@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 from xdist.scheduler import LoadFileScheduling
+
+from tests.support.embedded import CACHE, ROOT
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -25,6 +28,10 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+# What it has read in all our modules and made of Unicode takes each worker 10 s; CI keeps this folder. Root, who runs
+# beside the checkout's account, leaves nothing there.
+if ROOT.stat().st_uid == os.geteuid():
+    set_hypothesis_home_dir(CACHE / "hypothesis")
 
 IN_A_BROWSER = "tests/e2e/"
 #: Objects made before garbage is looked for among the youngest, and such looks before one among older objects. Python's
@@ -225,6 +232,17 @@ def answers_are_those_of_the_api_document() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Client, "request", request)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clients_sign_in_quickly() -> Iterator[None]:
+    from django.test import Client
+
+    from tests.support.sign_in import force_login
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "force_login", force_login)
         yield
 
 
