@@ -182,13 +182,19 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 
         from infra.circuits.memory import redis_circuit
         from scheduler import selectors
-        from scheduler.services.planning.residents import forget_residents
+        from scheduler.services.planning import cycles, forecasts, residents, shared_snapshot
+        from scheduler.state.lease import planner_liveness
         from scheduler.state.records import recordings
 
         redis_circuit.answered()
         cache.clear()
+        # By the id of a cluster: copies of a world (tests.support.copies) have one.
         selectors.forget_cached_reads()
-        forget_residents()
+        residents.forget_residents()
+        shared_snapshot.forget_snapshots()
+        forecasts.forget_history()
+        cycles.forget_rests()
+        planner_liveness.forget_terms()
         recordings.forget_bases()
 
 

@@ -155,6 +155,11 @@ def next_cycle_at(cluster_id: int) -> float:
 _next_cycle_at: dict[int, float] = {}
 
 
+def forget_rests() -> None:
+    """Let each cluster be planned at once: for tests, whose clusters are gone a moment later."""
+    _next_cycle_at.clear()
+
+
 def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, CycleResult]:
     """One round: load, plan, apply, record; answers the lease, which may have been renewed, and what was done."""
     times, resident = _Times(), resident_of(cluster_id)
