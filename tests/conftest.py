@@ -61,6 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """From here on, garbage is looked for among what tests make, and not among all modules and thousands of tests."""
+    import config.urls  # noqa: F401  every page, which the first request would load within a test and its transaction
+
     gc.enable()
     gc.collect()
     gc.freeze()
