@@ -80,6 +80,7 @@ def migrated(where: dict[str, Any], *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(1800)  # a minute of a processor that others may use as well, where a migration is new
 def test_the_file_makes_the_same_tables_as_the_migrations(server: Callable[[str], dict[str, Any]]) -> None:
     """What the migrations make is kept from run to run, as long as their text stays."""
     by_file = server("by_file")
