@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
+from infra.api.filters import FilterSet
 from infra.api.rest import NewestFirst, both_ways
 from scheduler.api.base import REASON, ApiView, body_of, once, person, reason_of
 from scheduler.api.filters import FlagFilter, filtered
@@ -83,7 +84,7 @@ class ReservationRequestSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=200, required=False)
 
 
-class ReservationFilter(django_filters.FilterSet):
+class ReservationFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     node = django_filters.CharFilter(field_name="nodes__name", distinct=True)
     current = FlagFilter(method="by_current", help_text="Neither cancelled nor past.")

@@ -28,7 +28,8 @@ class AnyOf(models.Lookup):
     lookup_name = "any_of"
 
     def get_prep_lookup(self) -> Any:
-        return self.rhs if isinstance(self.rhs, ArraySubquery) else list(self.rhs)
+        # Of thousands of numbers the driver would write each by itself.
+        return self.rhs if isinstance(self.rhs, ArraySubquery) else f"{{{','.join(map(str, self.rhs))}}}"
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         column, parameters = self.process_lhs(compiler, connection)
