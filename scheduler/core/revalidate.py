@@ -306,10 +306,11 @@ def _closing_filter(gates: _Gates, candidates: Candidates, row: int) -> str | No
     for name, column, need in gates.room:
         if column.item(row) < need:
             return name
-    only = NodeView(candidates.workspace, np.array([row], dtype=np.int64))
-    for other in gates.others:
-        if not other.filter(candidates.query, only)[0]:
-            return other.name
+    if gates.others:
+        only = NodeView(candidates.workspace, np.array([row], dtype=np.int64))
+        for other in gates.others:
+            if not other.filter(candidates.query, only)[0]:
+                return other.name
     return None
 
 

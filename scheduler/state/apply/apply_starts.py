@@ -307,8 +307,9 @@ FROM {_TASKS.source}
 
 def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int], *, at: datetime) -> Statement:
     """What each rank runs on and holds there; amounts are those of the job, the same for all its ranks."""
+    extras = {things: json.dumps(dict(things)) for things in {start.per_task.extras for start in starts}}
     placed = [
-        (attempts[start.job_id], start.per_task, json.dumps(dict(start.per_task.extras)), p)
+        (attempts[start.job_id], start.per_task, extras[start.per_task.extras], p)
         for start in starts
         for p in start.placements
     ]
