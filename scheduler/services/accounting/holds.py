@@ -18,6 +18,7 @@ from scheduler.state.db.fragments import live_attempts
 from scheduler.state.db.sql import int_array, run, run_together
 from scheduler.state.ledger import ledger
 from scheduler.state.ledger.ledger import Accounts
+from scheduler.state.settle.locked_attempts import LOCK_JOBS
 
 #: An attempt younger than this may have been written just now.
 YOUNG: Final = timedelta(seconds=30)
@@ -45,7 +46,7 @@ WHERE job.project_id = ANY(%s::bigint[])
 
 
 def hold_running(rows: Sequence[Any], *, now: datetime, drift: bool) -> int:
-    """Set aside for these attempts, which are locked, until their time limit; answers for how many.
+    """Set aside for these attempts, whose jobs are locked, until their time limit; answers for how many.
 
     A budget that is spent does not refuse: refusing would not stop them. With `drift`, those that began when the
     budget was there are findings.
@@ -81,13 +82,14 @@ def hold_all_running(*, now: datetime | None = None) -> int:
 
 
 def lock(attempt_ids: Sequence[int]) -> set[int]:
-    """Lock budget periods, then attempts, so that other writers of their lines wait. Answers those that live."""
+    """Lock budget periods, then the jobs, so that other writers of their lines wait. Answers those that live."""
     ledger.lock_periods(attempt_ids)
-    rows = run(
-        "SELECT id, is_live FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE",
-        [int_array(attempt_ids)],
-    )
-    return {attempt_id for attempt_id, is_live in rows if is_live}
+    ids = int_array(attempt_ids)
+    run(LOCK_JOBS, [ids])
+    return {
+        row[0]
+        for row in run("SELECT id FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) AND is_live", [ids])
+    }
 
 
 def to_hold(project_ids: Iterable[int], *, now: datetime | None = None) -> list[Entry]:
