@@ -158,6 +158,7 @@
 -- migration scheduler.0087_requests_that_change a54481c39351b712
 -- migration scheduler.0088_arrays_by_number afdc1de3bac16fa2
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
+-- migration scheduler.0093_relaxed_constraints f58571d129e9d6ec
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
 
@@ -440,7 +441,7 @@ CREATE FUNCTION public.pgtrigger_insert_insert_15fd0() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
+                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "preference_wait_seconds", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."preference_wait_seconds", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
                 END;
             $$;
 
@@ -856,7 +857,7 @@ CREATE FUNCTION public.pgtrigger_update_update_59b97() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
+                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "preference_wait_seconds", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."preference_wait_seconds", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
                 END;
             $$;
 
@@ -3476,6 +3477,7 @@ END) STORED,
     move_terms jsonb,
     check_at timestamp with time zone,
     unsuccessful character varying(16),
+    relaxed jsonb,
     CONSTRAINT job_boost_ends CHECK (((boost = 0) OR ((boost <= 100) AND (boost_until_at IS NOT NULL)))),
     CONSTRAINT job_ended_has_time CHECK (((NOT ((state)::text = ANY ((ARRAY['cancelled'::character varying, 'completed'::character varying, 'failed'::character varying])::text[]))) OR (completed_at IS NOT NULL))),
     CONSTRAINT job_state_known CHECK (((state)::text = ANY ((ARRAY['created'::character varying, 'held'::character varying, 'blocked'::character varying, 'queued'::character varying, 'reserved'::character varying, 'scheduled'::character varying, 'starting'::character varying, 'running'::character varying, 'checkpointing'::character varying, 'preempting'::character varying, 'stopping'::character varying, 'preempted'::character varying, 'suspended'::character varying, 'migrating'::character varying, 'completed'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))),
@@ -3649,6 +3651,7 @@ CREATE TABLE public.scheduler_jobrequest (
     deadline_action character varying(4) DEFAULT 'none'::character varying NOT NULL,
     wait_limit_seconds bigint,
     array_number bigint,
+    relax jsonb DEFAULT '[]'::jsonb NOT NULL,
     CONSTRAINT job_amounts_not_negative CHECK (((cpu_millis >= 0) AND (memory_mib >= 0) AND (storage_mib >= 0))),
     CONSTRAINT job_deadline_action_known CHECK ((((deadline_action)::text = 'none'::text) OR (((deadline_action)::text = 'end'::text) AND (deadline_at IS NOT NULL)))),
     CONSTRAINT job_has_tasks CHECK ((tasks >= 1)),
@@ -4153,6 +4156,7 @@ CREATE TABLE public.scheduler_queue (
     scratch_mib integer,
     default_assembly_seconds integer,
     default_wait_seconds integer,
+    preference_wait_seconds integer,
     CONSTRAINT queue_isolation_known CHECK (((isolation)::text = ANY ((ARRAY[''::character varying, 'partial'::character varying, 'strict'::character varying])::text[]))),
     CONSTRAINT queue_priority_range CHECK ((priority <= 100)),
     CONSTRAINT scheduler_queue_default_assembly_seconds_check CHECK ((default_assembly_seconds >= 0)),
@@ -4162,6 +4166,7 @@ CREATE TABLE public.scheduler_queue (
     CONSTRAINT scheduler_queue_max_concurrent_jobs_check CHECK ((max_concurrent_jobs >= 0)),
     CONSTRAINT scheduler_queue_max_pending_jobs_check CHECK ((max_pending_jobs >= 0)),
     CONSTRAINT scheduler_queue_max_wall_seconds_check CHECK ((max_wall_seconds >= 0)),
+    CONSTRAINT scheduler_queue_preference_wait_seconds_check CHECK ((preference_wait_seconds >= 0)),
     CONSTRAINT scheduler_queue_priority_check CHECK ((priority >= 0)),
     CONSTRAINT scheduler_queue_results_days_check CHECK ((results_days >= 0)),
     CONSTRAINT scheduler_queue_results_job_mib_check CHECK ((results_job_mib >= 0)),
@@ -4222,12 +4227,14 @@ CREATE TABLE public.scheduler_queueevent (
     scratch_mib integer,
     default_assembly_seconds integer,
     default_wait_seconds integer,
+    preference_wait_seconds integer,
     CONSTRAINT scheduler_queueevent_default_assembly_seconds_check CHECK ((default_assembly_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_default_wait_seconds_check CHECK ((default_wait_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_default_wall_seconds_check CHECK ((default_wall_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_max_concurrent_jobs_check CHECK ((max_concurrent_jobs >= 0)),
     CONSTRAINT scheduler_queueevent_max_pending_jobs_check CHECK ((max_pending_jobs >= 0)),
     CONSTRAINT scheduler_queueevent_max_wall_seconds_check CHECK ((max_wall_seconds >= 0)),
+    CONSTRAINT scheduler_queueevent_preference_wait_seconds_check CHECK ((preference_wait_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_priority_check CHECK ((priority >= 0)),
     CONSTRAINT scheduler_queueevent_results_days_check CHECK ((results_days >= 0)),
     CONSTRAINT scheduler_queueevent_results_job_mib_check CHECK ((results_job_mib >= 0)),
@@ -5536,7 +5543,7 @@ COMMENT ON TRIGGER pgtrigger_budget_never_passed_4b7ee ON public.quotas_budgetpe
 
 CREATE TRIGGER pgtrigger_insert_insert_15fd0 AFTER INSERT ON public.scheduler_queue FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_15fd0();
 
-COMMENT ON TRIGGER pgtrigger_insert_insert_15fd0 ON public.scheduler_queue IS '760510e8dcbf8cc1233732830f984befc8306703';
+COMMENT ON TRIGGER pgtrigger_insert_insert_15fd0 ON public.scheduler_queue IS '439dd8227330330633608ca735812012f9db1041';
 
 CREATE TRIGGER pgtrigger_insert_insert_3867c AFTER INSERT ON public.accounts_user FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_3867c();
 
@@ -5626,9 +5633,9 @@ CREATE TRIGGER pgtrigger_update_update_528f0 AFTER UPDATE ON public.accounts_pro
 
 COMMENT ON TRIGGER pgtrigger_update_update_528f0 ON public.accounts_project IS '382935b8a300f942320f528e2d4b80799c6c00ab';
 
-CREATE TRIGGER pgtrigger_update_update_59b97 AFTER UPDATE ON public.scheduler_queue FOR EACH ROW WHEN (((old.cluster_id IS DISTINCT FROM new.cluster_id) OR (old.created_at IS DISTINCT FROM new.created_at) OR (old.default_assembly_seconds IS DISTINCT FROM new.default_assembly_seconds) OR (old.default_wait_seconds IS DISTINCT FROM new.default_wait_seconds) OR (old.default_wall_seconds IS DISTINCT FROM new.default_wall_seconds) OR (old.id IS DISTINCT FROM new.id) OR (old.is_default IS DISTINCT FROM new.is_default) OR ((old.isolation)::text IS DISTINCT FROM (new.isolation)::text) OR (old.max_concurrent_jobs IS DISTINCT FROM new.max_concurrent_jobs) OR (old.max_pending_jobs IS DISTINCT FROM new.max_pending_jobs) OR (old.max_wall_seconds IS DISTINCT FROM new.max_wall_seconds) OR ((old.name)::text IS DISTINCT FROM (new.name)::text) OR (old.paused IS DISTINCT FROM new.paused) OR (old.paused_at IS DISTINCT FROM new.paused_at) OR ((old.paused_by)::text IS DISTINCT FROM (new.paused_by)::text) OR ((old.paused_reason)::text IS DISTINCT FROM (new.paused_reason)::text) OR (old.priority IS DISTINCT FROM new.priority) OR (old.profile_id IS DISTINCT FROM new.profile_id) OR (old.project_id IS DISTINCT FROM new.project_id) OR (old.results_days IS DISTINCT FROM new.results_days) OR (old.results_job_mib IS DISTINCT FROM new.results_job_mib) OR (old.results_until_fetched IS DISTINCT FROM new.results_until_fetched) OR (old.scratch_mib IS DISTINCT FROM new.scratch_mib) OR ((old.slug)::text IS DISTINCT FROM (new.slug)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_59b97();
+CREATE TRIGGER pgtrigger_update_update_59b97 AFTER UPDATE ON public.scheduler_queue FOR EACH ROW WHEN (((old.cluster_id IS DISTINCT FROM new.cluster_id) OR (old.created_at IS DISTINCT FROM new.created_at) OR (old.default_assembly_seconds IS DISTINCT FROM new.default_assembly_seconds) OR (old.default_wait_seconds IS DISTINCT FROM new.default_wait_seconds) OR (old.default_wall_seconds IS DISTINCT FROM new.default_wall_seconds) OR (old.id IS DISTINCT FROM new.id) OR (old.is_default IS DISTINCT FROM new.is_default) OR ((old.isolation)::text IS DISTINCT FROM (new.isolation)::text) OR (old.max_concurrent_jobs IS DISTINCT FROM new.max_concurrent_jobs) OR (old.max_pending_jobs IS DISTINCT FROM new.max_pending_jobs) OR (old.max_wall_seconds IS DISTINCT FROM new.max_wall_seconds) OR ((old.name)::text IS DISTINCT FROM (new.name)::text) OR (old.paused IS DISTINCT FROM new.paused) OR (old.paused_at IS DISTINCT FROM new.paused_at) OR ((old.paused_by)::text IS DISTINCT FROM (new.paused_by)::text) OR ((old.paused_reason)::text IS DISTINCT FROM (new.paused_reason)::text) OR (old.preference_wait_seconds IS DISTINCT FROM new.preference_wait_seconds) OR (old.priority IS DISTINCT FROM new.priority) OR (old.profile_id IS DISTINCT FROM new.profile_id) OR (old.project_id IS DISTINCT FROM new.project_id) OR (old.results_days IS DISTINCT FROM new.results_days) OR (old.results_job_mib IS DISTINCT FROM new.results_job_mib) OR (old.results_until_fetched IS DISTINCT FROM new.results_until_fetched) OR (old.scratch_mib IS DISTINCT FROM new.scratch_mib) OR ((old.slug)::text IS DISTINCT FROM (new.slug)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_59b97();
 
-COMMENT ON TRIGGER pgtrigger_update_update_59b97 ON public.scheduler_queue IS '2781d4f971384683111b79a55ea08b1c6b3389a9';
+COMMENT ON TRIGGER pgtrigger_update_update_59b97 ON public.scheduler_queue IS '951fc12d56b57fc6b41e5a6bbcb0985a4ff943a5';
 
 CREATE TRIGGER pgtrigger_update_update_8561c AFTER UPDATE ON public.quotas_budget FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_8561c();
 

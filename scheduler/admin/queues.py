@@ -34,7 +34,7 @@ class QueueForm(SettingsForm):
         fields = (
             "cluster", "name", "slug", "project", "partitions", "is_default", "priority", "profile",
             "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
-            "default_wait_seconds", "default_assembly_seconds",
+            "default_wait_seconds", "default_assembly_seconds", "preference_wait_seconds",
             "results_days", "results_job_mib", "results_until_fetched", "isolation", "scratch_mib",
         )  # fmt: skip
         help_texts = {
@@ -42,6 +42,8 @@ class QueueForm(SettingsForm):
             "Empty: unlimited. Jobs that are in the queue keep theirs.",
             "default_assembly_seconds": "Assembly timeout of jobs of several tasks that name none: how long nodes "
             f"stay reserved while the job gathers more, at most {MAX_ASSEMBLY_SECONDS}. Empty: off.",
+            "preference_wait_seconds": "How long jobs that name nothing in `relax` wait for a place that they prefer "
+            "(pack, preferred affinity, soft spread) before they start elsewhere. Empty: they do not wait for it.",
             "profile": "How its jobs take turns among each other and where they go; empty: as the cluster's profile. "
             "Only the cluster's profile decides backfill, preemption and the options "
             f"{', '.join(OPTIONS_OF_THE_CLUSTER)}.",
@@ -109,6 +111,7 @@ class QueueAdmin(SettingsAdmin):
                     ("max_concurrent_jobs", "max_pending_jobs"),
                     ("default_wall_seconds", "max_wall_seconds"),
                     ("default_wait_seconds", "default_assembly_seconds"),
+                    ("preference_wait_seconds",),
                     ("scratch_mib",),
                 )
             },

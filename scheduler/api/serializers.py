@@ -25,7 +25,8 @@ from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 from scheduler.core.reasons.causes import CauseCode, cause_of
 from scheduler.core.snapshot.constraints import NUMA_WORDS
-from scheduler.deadlines import DeadlineState, outlook
+from scheduler.core.snapshot.relaxation import Relaxable
+from scheduler.deadlines import DeadlineState, Relaxation, outlook, relaxations
 from scheduler.job_lists import JobRow, ListedJob
 from scheduler.models import Attempt, Job, JobEvent, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
@@ -134,6 +135,19 @@ class ExpectedRuntimeSerializer(serializers.Serializer[Any]):
     source = serializers.CharField()  # type: ignore[assignment]
 
 
+class RelaxationSerializer(serializers.Serializer[Any]):
+    """A constraint of placement that is required until it is relaxed."""
+
+    constraint = serializers.ChoiceField([one.value for one in Relaxable])
+    after = serializers.IntegerField(allow_null=True, help_text="Seconds of waiting in the queue.")
+    after_failures = serializers.IntegerField(allow_null=True)
+    at = serializers.DateTimeField(
+        allow_null=True, help_text="When its wait has been that long; null while it does not wait."
+    )
+    relaxed = serializers.BooleanField()
+    text = serializers.CharField()
+
+
 class BoostSerializer(serializers.Serializer[Any]):
     """Points that an operator has added for a time; `priority` is without these points."""
 
@@ -211,6 +225,7 @@ class JobSerializer(serializers.Serializer[Any]):
     node_selector = serializers.DictField(child=serializers.CharField())
     tolerations = serializers.ListField(child=serializers.DictField())
     affinity = serializers.DictField()
+    relax = RelaxationSerializer(many=True, help_text="Constraints that are required until they are relaxed.")
     depends_on = JobDependencySerializer(many=True)
     depends_until = serializers.DateTimeField(allow_null=True)
     on_depends_timeout = serializers.ChoiceField([e.value for e in WaitEnd])
@@ -299,6 +314,7 @@ def whole_job(job: Job, priority_names: Any, *, is_new: bool = False) -> dict[st
         "env": job.env,
         "secrets": job.secrets,
         "upload": str(job.upload) if job.upload else None,
+        "relax": [_relaxation(one) for one in relaxations(job)],
         "expected_runtime": None if is_new else _expected_runtime(job, attempts[-1] if attempts else None),
         **_relations(job.dependencies.all(), held),
     }
@@ -392,6 +408,17 @@ def _deadline_of(job: Job | JobRow) -> dict[str, Any]:
         "deadline_action": str(job.deadline_action),
         "deadline_outlook": _outlook(job),
         "wait_limit": job.wait_limit_seconds,
+    }
+
+
+def _relaxation(one: Relaxation) -> dict[str, Any]:
+    return {
+        "constraint": one.constraint.value,
+        "after": one.after,
+        "after_failures": one.after_failures,
+        "at": moment(one.at),
+        "relaxed": one.relaxed,
+        "text": one.text,
     }
 
 

@@ -140,6 +140,8 @@ class JobRequest(models.Model):
     tolerations = models.JSONField(default=list, blank=True)
     affinity = models.JSONField(default=dict, blank=True)
     labels = models.JSONField(default=dict, blank=True)
+    #: Constraints that are required until it has waited or failed so often, and preferred from then on.
+    relax = models.JSONField(default=list, blank=True, db_default=[])
 
     # When, and what then.
     priority = models.PositiveSmallIntegerField(default=50)

@@ -24,6 +24,7 @@ from scheduler import labels
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence as reason_sentence
+from scheduler.deadlines import relaxations
 from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import env_shown_to, job_by_ref, node_by_ref, priority_names
 from scheduler.services.changes.change import change_job
@@ -234,6 +235,7 @@ def _holdings(job: Job) -> dict[str, Any]:
         "allocation_rows": rows,
         "waits": conditions_of(job),
         "probes": probes_of(job, tasks.values()),
+        "relaxations": relaxations(job),
         "usage": usage_lines(usage_of_attempt(job, latest, allocations, devices.values()))
         if latest
         else None,
@@ -251,6 +253,7 @@ def _why(job: Job, user: User) -> dict[str, Any]:
         "nodes_left": max(0, len(found.node_table) - MOST_NODES),
         "priority_word": dict(priority_names()).get(job.priority, ""),
         "pending": job.state in PENDING,
+        "relaxations": relaxations(job),
     }
 
 

@@ -109,6 +109,8 @@ def _write(job: Job, spec: JobSpec, sent: frozenset[str], others: Others, *, by:
     moved = _moved(job, at=now) if job.state in PENDING and after.keys() - _KEEPS_ITS_PLACE else {}
     for name, value in moved.items():
         setattr(job, name, value)
+    if "relax" in after:
+        moved["relaxed"] = job.relaxed = None  # what is due already is relaxed again at the next look
     job.check_at = check_after(job, now)
     Job.objects.filter(pk=job.pk).update(
         queue_id=job.queue_id, check_at=job.check_at, generation=F("generation") + 1, **moved

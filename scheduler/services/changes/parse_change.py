@@ -26,7 +26,7 @@ WHILE_PENDING: Final = (
     "name", "queue", "priority", "time_limit", "tasks", "nodes", "tasks_per_node", "min_tasks", "cpu_cores", "memory",
     "cpu_limit", "memory_limit", "gpu_count", "gpu_type", "gpu_slice", "gpu_share", "storage_bytes", "extras",
     "begin_at", "deadline", "deadline_action", "wait_limit", "node_selector", "labels", "mail_type", "preemptible",
-    "max_restarts", "depends_on",
+    "max_restarts", "depends_on", "relax",
 )  # fmt: skip
 #: And while it runs; a time limit only downwards.
 WHILE_RUNNING: Final = ("name", "time_limit", "labels", "mail_type")
@@ -97,6 +97,7 @@ def _as_sent(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
         "command": job.command, "script": job.script, "gpu_count": job.gpus, "gpu_type": job.gpu_model,
         "gpu_slice": job.gpu_slice, "assembly_timeout": job.assembly_timeout_seconds or 0,
         "wait_limit": job.wait_limit_seconds, "deadline": job.deadline_at, "pack": job.pack,
+        "relax": job.relax,
     }  # fmt: skip
     if changes.get("gpu_type") and "gpu_slice" not in changes:
         del given["gpu_slice"]

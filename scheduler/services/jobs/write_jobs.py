@@ -209,7 +209,7 @@ def _rows_of(submission: Submission, others: Others, *, at: datetime) -> list[_R
             common = spec.kind.columns | _UNSTARTED | _beginning(spec, others, by=submission.by, at=at) | {
                 "user_id": submission.by.pk, "submitted_via": submission.via, "created_at": at,
             }  # fmt: skip
-            if spec.deadline_at is not None or spec.wait_limit_seconds is not None:
+            if spec.deadline_at is not None or spec.wait_limit_seconds is not None or spec.relax:
                 common["check_at"] = check_after(cast("HasDeadline", SimpleNamespace(**common)), at)
             shared[id(spec.kind)] = common
         part = _Part(spec, common, own_columns(spec), ordered_uuid() if spec.array.indices else None)
@@ -265,6 +265,7 @@ _UNSTARTED: Final[dict[str, Any]] = {
     "saved_at": None,
     "saved_path": "",
     "check_at": None,
+    "relaxed": None,
     "generation": 1,
 }
 

@@ -9,6 +9,7 @@ from quotas.core.limits import charge
 from scheduler.core.placement.shape import Shape
 from scheduler.core.plan import Decision
 from scheduler.core.reasons.messages import sentence
+from scheduler.core.snapshot.relaxation import Relaxable, names_of
 from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import QuotaColumns
 from scheduler.core.whatif.idle_cluster import QUOTA_REASONS, IdleCluster
@@ -44,14 +45,15 @@ class Asked(NamedTuple):
 
 
 def asked_of(spec: JobSpec) -> Asked:
-    """What a request asks for. Placement terms are left out: operators may change what they ask about."""
+    """What a request asks for in the end. Placement terms are left out: operators may change what they ask about."""
+    relaxed = names_of(spec.relax)
     request = class_of_request(
         spec.per_task,
-        gpu_model=spec.gpu_models,
+        gpu_model="" if Relaxable.GPU_TYPE in relaxed else spec.gpu_models,
         node_selector={},
         tolerations=(),
         affinity={},
-        **spec.of_class(),
+        **spec.of_class() | ({"one_domain": False} if Relaxable.NUMA in relaxed else {}),
     )
     shape = Shape(
         tasks=spec.least_tasks,
@@ -59,7 +61,7 @@ def asked_of(spec: JobSpec) -> Asked:
         nodes=spec.nodes or 0,
         tasks_per_node=spec.tasks_per_node or 0,
         pack=spec.pack.level,
-        must=spec.pack.required,
+        must=spec.pack.required and Relaxable.PACK not in relaxed,
     )
     return Asked(request, shape)
 

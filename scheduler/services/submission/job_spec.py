@@ -16,6 +16,7 @@ from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.agent_features import needed
 from scheduler.core.snapshot.constraints import NUMA_WORDS
+from scheduler.core.snapshot.relaxation import Relaxable
 from scheduler.models import Queue, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
 from scheduler.services.submission.declaration import (
@@ -54,6 +55,7 @@ from scheduler.services.submission.fields_placement import (
     read_pack,
     read_tolerations,
 )
+from scheduler.services.submission.fields_relax import RELAX, read_relax
 from scheduler.services.submission.fields_restart import (
     CHECKPOINT,
     MAX_PROBES,
@@ -431,6 +433,18 @@ class JobSpec:
         "affinity", kind=Kind.OBJECT, read=read_affinity, schema=AFFINITY, default={},
         help="Placement rules: labels of nodes, other jobs, and the job's own tasks.",
         example={"regions": "same"}, columns={"affinity": ""}, form=_LISTS,
+    )  # fmt: skip
+    relax: list[dict[str, Any]] = declared(
+        "relax", kind=Kind.OBJECTS, read=read_relax, schema=RELAX, default=[], most=len(Relaxable),
+        help="Constraints that are required until the job has waited or failed, and preferred from then on. A "
+        "preference that is named here is waited for.",
+        left_out="preferences, for as long as the queue says; else none",
+        example=[{"constraint": "pack", "after": "10m"}, {"constraint": "gpu_type", "after_failures": 2}],
+        elsewhere=("switches", "locality_wait", "relax_locality"), columns={"relax": ""},
+        form=Form(label="Relax", group="lines", widget=Widget.LINES, rows=2, code=True,
+                  placeholder="pack,after=10m",
+                  hint="One constraint a line: required until then, preferred afterwards. "
+                  f"{', '.join(Relaxable)}; after=TIME or after_failures=NUMBER."),
     )  # fmt: skip
     labels: dict[str, str] = declared(
         "labels", kind=Kind.TEXTS, read=read_labels, default={}, most=MAX_LABELS,

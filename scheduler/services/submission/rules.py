@@ -16,6 +16,7 @@ from quotas.core.gpu_models import read_slice, slice_share
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartAction
+from scheduler.core.snapshot.relaxation import WORDS, Relaxable
 from scheduler.services.submission.declaration import Rule, rule
 from scheduler.services.submission.fields_restart import ProbeKind
 from scheduler.services.submission.fields_task import MEMORY_UNITS
@@ -438,6 +439,48 @@ def tasks_can_keep_their_spread(spec: JobSpec, inputs: RequestInputs) -> None:
         )
 
 
+@rule(
+    "relax", "pack", "affinity", "node_selector", "gpu_type", "gpu_slice", "numa", "restart_policy", "queue"
+)
+def what_is_relaxed_is_there(spec: JobSpec, inputs: RequestInputs) -> None:
+    """`relax` names constraints of the request, each once; left out, its preferences, for as long as the queue says."""
+    there = constraints_of(spec)
+    wait = inputs.queue.preference_wait_seconds if inputs.queue is not None else None
+    if inputs.given("relax") is None:
+        names = [name for name, required in there.items() if not required] if wait else []
+        spec.relax = [{"constraint": name.value, "after": wait} for name in names]
+        return
+    for number, one in enumerate(spec.relax):
+        name = one["constraint"]
+        if name in [other["constraint"] for other in spec.relax[:number]]:
+            inputs.wrong(f"relax/{number}/constraint", f"{name} is named twice.", code="one-of")
+        elif name and name not in there:
+            text = f"The request has no {WORDS[Relaxable(name)]}; leave this entry out."
+            inputs.wrong(f"relax/{number}/constraint", text, code="inconsistent")
+        elif "after_failures" in one and spec.restart_policy == RestartPolicy.NEVER:
+            text = (
+                "The job runs at most once (restart_policy never), so nothing follows a failure; give after."
+            )
+            inputs.wrong(f"relax/{number}/after_failures", text, code="inconsistent")
+
+
+def constraints_of(spec: JobSpec) -> dict[Relaxable, bool]:
+    """The constraints of a request that may be relaxed, and whether each is required without `relax`."""
+    terms = spec.affinity
+    jobs, tasks = terms.get("jobs") or (), terms.get("tasks") or {}
+    found = {
+        Relaxable.PACK: (bool(spec.pack.level), spec.pack.required),
+        Relaxable.PREFERRED: (bool(terms.get("preferred")), False),
+        Relaxable.REQUIRED: (bool(terms.get("required")), True),
+        Relaxable.JOBS: (bool(jobs), not all(term.get("weight") for term in jobs)),
+        Relaxable.TASKS: (bool(tasks), not tasks.get("soft")),
+        Relaxable.NODE_SELECTOR: (bool(spec.node_selector), True),
+        Relaxable.GPU_TYPE: (bool(spec.gpu_model) and not spec.gpu_slice, True),
+        Relaxable.NUMA: (spec.numa == "one", True),
+    }
+    return {name: required for name, (is_there, required) in found.items() if is_there}
+
+
 @rule("checkpoint", "elements_per_job")
 def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
     """A job that makes checkpoints runs one thing, and the site has a storage for them."""
@@ -510,5 +553,6 @@ RULES: Final[tuple[Rule, ...]] = (
     refs_are_of_one_request,
     probes_have_what_they_check,
     tasks_can_keep_their_spread,
+    what_is_relaxed_is_there,
     checkpoints_have_a_place,
 )

@@ -39,7 +39,9 @@ _PREEMPTIBLE: Final = "(request.preemptible AND request.restart_policy <> 'never
 
 #: How near to each other its tasks are to be, as the snapshot numbers it.
 _PACK: Final = """array_position(ARRAY['', 'node', 'rack', 'zone'], request.pack::text) - 1
-        + CASE WHEN request.pack_required THEN 8 ELSE 0 END"""
+        + CASE WHEN request.pack_required OR request.relax <> '[]'
+            AND request.relax @> jsonb_build_array(jsonb_build_object('constraint', 'pack'))
+            THEN CASE WHEN coalesce(job.relaxed @> '["pack"]', false) THEN 0 ELSE 8 END ELSE 0 END"""
 
 # ------------------------------------------------------------------ jobs that wait
 

@@ -42,7 +42,7 @@ FIELDS = {
     "exit_signal", "end_text", "attempt", "allocations", "submitted_via", "depends_until", "on_depends_timeout",
     "saved_at", "saved_path", "min_tasks", "elastic", "on_task_failure", "pack", "assembly_timeout", "assembly_until",
     "cpu_limit", "memory_limit_bytes", "qos", "gpu_slice", "numa",
-    "deadline_action", "deadline_outlook", "wait_limit",
+    "deadline_action", "deadline_outlook", "wait_limit", "relax",
 }  # fmt: skip
 
 

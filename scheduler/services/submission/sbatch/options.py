@@ -117,7 +117,7 @@ _VALUED: Final = [
     "wrap",
 ]
 #: Options of this portal that Slurm does not have.
-OWN: Final = frozenset(["secret", "upload"])
+OWN: Final = frozenset(["relax", "secret", "upload"])
 LONG: Final = frozenset([*FLAGS, *OPTIONAL, *_VALUED, *OWN])
 SHORT: Final = {
     "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint", "c": "cpus-per-task",

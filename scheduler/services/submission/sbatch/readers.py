@@ -14,10 +14,13 @@ from typing import Any, Final
 from django.conf import settings
 
 from scheduler.core.mail_types import parse_mail_types
+from scheduler.core.snapshot.relaxation import Relaxable
+from scheduler.models import Node
 from scheduler.models.results.checkpoint_policy import SIGNALS
 from scheduler.services.submission.fields import BadValue
 from scheduler.services.submission.fields_dependencies import read_array
 from scheduler.services.submission.fields_placement import MAX_VALUE
+from scheduler.services.submission.fields_relax import relax_from_text
 from scheduler.services.submission.fields_restart import MAX_GRACE
 from scheduler.services.submission.fields_task import secret_of_text
 from scheduler.services.submission.sbatch.dependencies import read_dependency
@@ -269,6 +272,29 @@ def _prefer(found: Directives, value: str) -> None:
     found.places.preferred = feature_terms(value)
 
 
+#: How long Slurm waits for fewer switches where the script does not say (`max_switch_wait`).
+_SWITCH_WAIT: Final = 300
+
+
+def _switches(found: Directives, value: str) -> str | None:
+    """`--switches=1@10:00`: one switch, which is a rack here, for as long as the job waits for one."""
+    number, at, wait = value.partition("@")
+    if not number.isdecimal() or len(number) > 9 or (at and not wait):
+        raise BadValue(f"{value[:40]!r} is not a number of switches; write for example 1 or 1@10:00")
+    seconds = minutes(wait) if at else _SWITCH_WAIT
+    if int(number) == 0 or seconds == 0:
+        return None
+    if int(number) > 1:
+        return "Only one switch can be requested, which is a rack; the field affinity bounds the number of racks."
+    if not Node.objects.exclude(rack="").exists():
+        return "No node names its rack, so nothing is known of switches."
+    found.fill("pack", {"level": "rack", "required": True})
+    if seconds is not None:
+        others = [one for one in found.fields.get("relax", []) if one["constraint"] != Relaxable.PACK]
+        found.fill("relax", [*others, {"constraint": Relaxable.PACK.value, "after": seconds}])
+    return None
+
+
 def _nodelist(found: Directives, value: str) -> None:
     found.places.nodelist = node_names(value)
 
@@ -399,6 +425,11 @@ def _wrap(found: Directives, value: str) -> str | None:
     return "The script itself runs." if found.said["wrap"].line else None
 
 
+def _relax(found: Directives, value: str) -> None:
+    """`--relax=gpu_type,after=10m`, once for each constraint; Slurm has no such option."""
+    found.fill("relax", [*found.fields.get("relax", []), relax_from_text(value)])
+
+
 def _secret(found: Directives, value: str) -> None:
     """`--secret=wandb,env=WANDB_API_KEY`, once for each secret; Slurm has no such option."""
     found.fill("secrets", [*found.fields.get("secrets", []), secret_of_text(value)])
@@ -452,7 +483,9 @@ READERS: Final[dict[str, Reader]] = {
     "qos": _qos,
     # As without it: only a lost node and preemption requeue a job, as in Slurm.
     "requeue": _restart("interrupted"),
+    "relax": _relax,
     "secret": _secret,
+    "switches": _switches,
     "signal": _signal,
     "threads-per-core": _threads_per_core,
     "time": _time,

@@ -27,7 +27,6 @@ IGNORED: Final[dict[str, str]] = {
     "propagate": "Limits are the node's own.",
     "quiet": "The answer is the same.",
     "spread-job": "The profile of the queue decides how tasks are spread.",
-    "switches": "Switches are not known; the field pack requests one rack or zone for the tasks of a job.",
     "thread-spec": "Threads of a node are not reserved for the system by a job.",
     "use-min-nodes": "The profile of the queue decides how tasks are spread.",
     "verbose": "The answer is the same.",
