@@ -51,11 +51,21 @@ def sentence(
     text += closed_beside(known)
     if known.get("search_ended"):
         text += " The search for jobs to preempt reached its bound in this cycle before it had tried all."
+    if known.get("pressure_percent"):
+        text += _pressure(reason, known)
     if ahead_jobs:
         gpus = f" ({ahead_gpus:,} {_plural('GPU', ahead_gpus)})" if ahead_gpus else ""
         verb = "is" if ahead_jobs == 1 else "are"
         text += f" {ahead_jobs:,} {_plural('job', ahead_jobs)}{gpus} {verb} ahead."
     return text
+
+
+def _pressure(reason: ReasonCode, facts: Facts) -> str:
+    """From which allocation on others are stopped for a job, and what is allocated."""
+    least, now = _number(facts, "pressure_percent"), _number(facts, "allocated_percent")
+    if reason is ReasonCode.WAITING_FOR_PREEMPTION:
+        return f" Of the nodes that it may use {now} % is allocated; jobs are preempted for it from {least} % on."
+    return f" No job is preempted for it: of the nodes that it may use {now} % is allocated, of {least} % required."
 
 
 def amount(resource: str, count: int) -> str:

@@ -209,6 +209,9 @@ def _for_a_job(preempt: Preempt, preemptor: JobRow) -> tuple[str, dict[str, Any]
         details |= {"kind": preempt.kind, "line": preempt.line}
     else:
         because += f": its priority is {preempt.for_priority}, this job's {preempt.priority}"
+        strategy = dict(preempt.strategy)
+        if "allocated_percent" in strategy:
+            because += f"; {strategy['allocated_percent']} % of the nodes that it may use is allocated"
     return because, details
 
 

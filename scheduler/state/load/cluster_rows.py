@@ -276,6 +276,15 @@ OF_PREEMPTION: Final = tuple(
 )
 
 
+def _levels(value: Any) -> tuple[tuple[int, int], ...]:
+    """`{"75": 50, "0": 90}`: percents by the priority from which each counts, lowest first."""
+    if not isinstance(value, Mapping) or not all(
+        str(key).isdecimal() and len(str(key)) < 4 and type(percent) is int for key, percent in value.items()
+    ):
+        raise ValueError('pressure_levels must be whole numbers by priority, as {"75": 50}')
+    return tuple(sorted((int(key), percent) for key, percent in value.items()))
+
+
 def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> PreemptionPolicy:
     """A profile's rules of preemption; raises ValueError that names the unknown word.
 
@@ -287,6 +296,8 @@ def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any
         if name == "mode":
             if value not in MODES:
                 raise ValueError(f"{value!r} is not a mode of preemption; there are {', '.join(MODES)}")
+        elif name == "pressure_levels":
+            words = {**words, name: _levels(value)}
         elif type(value) is not int:
             raise ValueError(f"{name} must be a whole number")
     if not enabled and not words.get("reclaim"):
