@@ -427,6 +427,7 @@ class PreviewSerializer(serializers.Serializer[Any]):
     restarts = serializers.CharField(
         allow_blank=True, help_text="The effect of restart_policy never on the job."
     )
+    order = OrderInForceSerializer(allow_null=True, help_text="Null: the request is refused.")
     snapshot_at = serializers.DateTimeField(allow_null=True)
 
 
