@@ -172,7 +172,7 @@ class Relaxation:
         if self.relaxed:
             return f"No longer required: {words}, {' or '.join(when)}{_left(self.constraint)}."
         until = f" That is {written(self.at)}." if self.at is not None else ""
-        return f"Required until relaxed {' or '.join(when)}: {words}.{until}"
+        return f"Required, and relaxed {' or '.join(when)}: {words}.{until}"
 
 
 def _left(constraint: Relaxable) -> str:

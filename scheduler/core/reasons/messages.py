@@ -51,7 +51,7 @@ def sentence(
     text += closed_beside(known)
     if known.get("search_ended"):
         text += " The search for jobs to preempt reached its bound in this cycle before it had tried all."
-    if known.get("pressure_percent"):
+    if known.get("pressure_percent") and reason is not ReasonCode.PRIORITY:
         text += _pressure(reason, known)
     if ahead_jobs:
         gpus = f" ({ahead_gpus:,} {_plural('GPU', ahead_gpus)})" if ahead_gpus else ""

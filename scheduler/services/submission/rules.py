@@ -455,7 +455,7 @@ def what_is_relaxed_is_there(spec: JobSpec, inputs: RequestInputs) -> None:
         if name in [other["constraint"] for other in spec.relax[:number]]:
             inputs.wrong(f"relax/{number}/constraint", f"{name} is named twice.", code="one-of")
         elif name and name not in there:
-            text = f"The request has no {WORDS[Relaxable(name)]}; leave this entry out."
+            text = f"The request does not ask for {WORDS[Relaxable(name)]}; leave this entry out."
             inputs.wrong(f"relax/{number}/constraint", text, code="inconsistent")
         elif "after_failures" in one and spec.restart_policy == RestartPolicy.NEVER:
             text = (

@@ -114,7 +114,7 @@ def test_the_preview_says_what_is_required_until_when_and_what_comes_then(portal
 
     assert found.verdict == "would_wait"
     assert found.relaxations[0].startswith(
-        "Required until relaxed after a wait of 10 min: one topology domain for all tasks (pack). That is "
+        "Required, and relaxed after a wait of 10 min: one topology domain for all tasks (pack). That is "
     )
     assert found.relaxations[1] == "With all of this relaxed: Would start now on 2 nodes: n1, n2."
 
