@@ -72,6 +72,12 @@ class PreemptionPolicy:
                 raise ValueError(f"{name} is 0 (off) or 1 (on)")
         if not 0 <= self.pressure_percent <= 100:
             raise ValueError("pressure_percent is 0 (always preempt) to 100")
+        self._check_levels()
+        begins = [begin for begin, _ in self.classes]
+        if begins != sorted(set(begins)):
+            raise ValueError("priority classes must rise, each named once")
+
+    def _check_levels(self) -> None:
         levels = ((0, self.pressure_percent), *self.pressure_levels)
         if not all(0 <= percent <= 100 and 0 <= priority <= 100 for priority, percent in levels):
             raise ValueError("pressure_levels are percents from 0 to 100, by priorities from 0 to 100")
@@ -83,9 +89,6 @@ class PreemptionPolicy:
             raise ValueError(
                 "pressure_levels must not be above pressure_percent, which is for all lower priorities"
             )
-        begins = [begin for begin, _ in self.classes]
-        if begins != sorted(set(begins)):
-            raise ValueError("priority classes must rise, each named once")
 
     @property
     def suspends(self) -> bool:

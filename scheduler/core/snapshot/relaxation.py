@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final
 
-from scheduler.core.snapshot.constraints import Preference, Requirement
+from scheduler.core.snapshot.constraints import JobTerm, Preference, Requirement, TaskTerm
 from scheduler.core.snapshot.request_classes import RequestClass, request_class
 
 
@@ -59,14 +59,6 @@ def with_relaxations(
         preferred, selector = [*preferred, Preference(WEIGHT, terms)], ()
     if Relaxable.PREFERRED in kept:
         required = tuple(_both(required or ((),), request.preferred_affinity)) or required
-    term = request.task_term
-    if term is not None and Relaxable.TASKS in {*kept, *relaxed}:
-        term = replace(term, soft=Relaxable.TASKS in relaxed)
-    job_terms = request.job_terms
-    if Relaxable.JOBS in kept:
-        job_terms = tuple(replace(one, weight=0) for one in job_terms)
-    elif Relaxable.JOBS in relaxed:
-        job_terms = tuple(replace(one, weight=one.weight or WEIGHT) for one in job_terms)
     return request_class(
         request.per_task,
         gpu_model="" if Relaxable.GPU_TYPE in relaxed and not request.gpu_slice else request.gpu_model,
@@ -76,13 +68,28 @@ def with_relaxations(
         required_affinity=required,
         partition_ids=request.partition_ids,
         preferred_affinity=preferred,
-        job_terms=job_terms,
-        task_term=term,
+        job_terms=_job_terms(request, kept, relaxed),
+        task_term=_task_term(request, kept, relaxed),
         cpu_limit_millis=request.cpu_limit_millis,
         memory_limit_mib=request.memory_limit_mib,
         one_domain=request.one_domain and Relaxable.NUMA not in relaxed,
         features=request.features,
     )
+
+
+def _job_terms(request: RequestClass, kept: Collection[str], relaxed: Collection[str]) -> tuple[JobTerm, ...]:
+    if Relaxable.JOBS in kept:
+        return tuple(replace(one, weight=0) for one in request.job_terms)
+    if Relaxable.JOBS in relaxed:
+        return tuple(replace(one, weight=one.weight or WEIGHT) for one in request.job_terms)
+    return request.job_terms
+
+
+def _task_term(request: RequestClass, kept: Collection[str], relaxed: Collection[str]) -> TaskTerm | None:
+    term = request.task_term
+    if term is None or Relaxable.TASKS not in {*kept, *relaxed}:
+        return term
+    return replace(term, soft=Relaxable.TASKS in relaxed)
 
 
 def _both(

@@ -128,7 +128,6 @@ def class_of_request(
 
     Of its affinity, `move` are the terms of a move, `relax` what it lets be relaxed, and `relaxed` what is by now.
     """
-    move = _Move.of(affinity.get("move") or {})
     request = request_class(
         per_task,
         gpu_model=gpu_model,
@@ -146,14 +145,26 @@ def class_of_request(
         one_domain=one_domain,
         features=features,
     )
-    if relax := affinity.get("relax"):
-        relaxed = affinity.get("relaxed") or ()
-        kept = [name for name in names_of(relax) if name not in relaxed]
-        request = with_relaxations(request, kept=kept, relaxed=relaxed)
-    if own := move.terms():
-        terms = [(*term, *own) for term in request.required_affinity or ((),)]
-        request = replace(request, required_affinity=tuple(tuple(sorted(set(term))) for term in terms))
-    return request
+    return _moved(_relaxed(request, affinity), _Move.of(affinity.get("move") or {}))
+
+
+def _relaxed(request: RequestClass, affinity: Mapping[str, Any]) -> RequestClass:
+    """The request with what it lets be relaxed required, or relaxed."""
+    relax = affinity.get("relax")
+    if not relax:
+        return request
+    relaxed = affinity.get("relaxed") or ()
+    kept = [name for name in names_of(relax) if name not in relaxed]
+    return with_relaxations(request, kept=kept, relaxed=relaxed)
+
+
+def _moved(request: RequestClass, move: _Move) -> RequestClass:
+    """The request on the nodes of a move, whatever of it is relaxed."""
+    own = move.terms()
+    if not own:
+        return request
+    terms = [(*term, *own) for term in request.required_affinity or ((),)]
+    return replace(request, required_affinity=tuple(tuple(sorted(set(term))) for term in terms))
 
 
 class _Move(NamedTuple):
