@@ -51,9 +51,11 @@ _QUOTAS: Final = {
     "quotas_notice": ALL,
     "quotas_notice_alerts": DROP,
     "quotas_pricerow": EDIT,
+    "quotas_providerallocation": ALL,
     "quotas_providerstate": ALL,
     "quotas_quota": ALL,
     "quotas_quotaevent": ADD,
+    "quotas_refusedstart": ALL,
     "quotas_shareusage": ALL,
 }
 _SCHEDULER: Final = {

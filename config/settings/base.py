@@ -262,6 +262,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(15),
         "options": {"queue": "default", "expire_seconds": 45},
     },
+    "tell quota providers": {
+        "task": "scheduler.tasks.tell_quota_providers",
+        "schedule": every(5),
+        "options": {"queue": "default", "expire_seconds": 15},
+    },
     "begin and end grants": {
         "task": "quotas.tasks.keep_grants",
         "schedule": every(60),
@@ -393,7 +398,10 @@ DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if read("MUSTER_QUIET_REQUESTS") else
 SCHEDULING_POLICY = read("SCHEDULING_POLICY")  # fifo, priority, fairshare
 SCHEDULING_BACKFILL = read("SCHEDULING_BACKFILL")  # none, easy, conservative, aggressive, deadline
 UNLIMITED_JOB_SECONDS = read("UNLIMITED_JOB_SECONDS")
-QUOTA_PROVIDER = read("QUOTA_PROVIDER")  # local, k8s, slurm
+QUOTA_PROVIDER = read("QUOTA_PROVIDER")  # local, k8s, slurm, or a name of QUOTA_PROVIDERS
+# Providers of this site that decide about starts: name=module:Class; and the longest that planning waits for them.
+QUOTA_PROVIDERS = read("QUOTA_PROVIDERS")
+QUOTA_PROVIDER_CHECK_SECONDS = read("QUOTA_PROVIDER_CHECK_SECONDS")
 MUSTER_REPEATS = (
     "scheduler.services.submission.idempotency"  # keeps the answers of requests with an Idempotency-Key
 )

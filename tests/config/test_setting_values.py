@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from config.settings.declared import GROUPS, SETTINGS, Setting, problems
+from config.settings.declared import GROUPS, SETTINGS, Setting, problems, read
 from config.settings.declared.values import WrongValue, allowed, value_of
 from quotas.core.decay import MODES
 from quotas.providers.registry import PROVIDERS
@@ -122,6 +122,23 @@ def test_the_choices_are_those_that_the_product_has() -> None:
     assert SETTINGS["SCHEDULING_BACKFILL"].choices == BACKFILLS
     assert set(SETTINGS["QUOTA_PROVIDER"].choices) == set(PROVIDERS)
     assert set(SETTINGS["MUSTER_FAIRSHARE_MODE"].choices) == set(MODES)
+
+
+@pytest.mark.parametrize(
+    "text", ["lab", "lab=x", "local=a:B", "Lab=a:B", "lab=a:B,lab=c:D", "lab=a.b", f"{'x' * 17}=a:B"]
+)
+def test_a_provider_of_the_site_is_a_name_with_its_class(text: str) -> None:
+    with pytest.raises(WrongValue, match="a list separated by commas, of name=module:Class"):
+        value_of(SETTINGS["QUOTA_PROVIDERS"], text)
+    assert value_of(SETTINGS["QUOTA_PROVIDERS"], "lab=a.b:C, other-1=d:E") == ["lab=a.b:C", "other-1=d:E"]
+
+
+def test_the_provider_of_new_quotas_may_be_one_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUOTA_PROVIDER", "lab")
+    with pytest.raises(WrongValue, match="one of local, k8s, slurm, or a name of QUOTA_PROVIDERS"):
+        read("QUOTA_PROVIDER")
+    monkeypatch.setenv("QUOTA_PROVIDERS", "lab=a.b:C")
+    assert read("QUOTA_PROVIDER") == "lab"
 
 
 # ---------------------------------------------------------------- the settings file

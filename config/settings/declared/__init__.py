@@ -26,7 +26,7 @@ from config.settings.declared import (
     storage,
 )
 from config.settings.declared.setting import Setting
-from config.settings.declared.values import WrongValue, allowed, value_of
+from config.settings.declared.values import WrongValue, allowed, names_in, value_of
 from config.settings.settings_file import SettingsFile, settings_file, take
 
 __all__ = [
@@ -79,7 +79,7 @@ def read(name: str, default: Any = None) -> Any:
     if text is None:
         return setting.default if setting.default is not None else default
     try:
-        return value_of(setting, text)
+        return _value_of(setting, text)
     except WrongValue:
         raise WrongValue(_sentence(setting, text)) from None
 
@@ -106,7 +106,7 @@ def problems() -> list[str]:
         text = _text(setting)
         if text is not None:
             try:
-                value_of(setting, text)
+                _value_of(setting, text)
             except WrongValue:
                 found.append(_sentence(setting, text))
     found += [f"{name} is set: {instead}." for name, instead in REFUSED.items() if os.environ.get(name)]
@@ -127,6 +127,13 @@ def _text(setting: Setting) -> str | None:
     if text is None or (not text.strip() and setting.kind not in ("str", "list")):
         return None
     return None if not text and setting.choices else text
+
+
+def _value_of(setting: Setting, text: str) -> Any:
+    """The value; also one of the names that another setting gives. Raises WrongValue."""
+    if setting.or_named_in and text in names_in(_text(SETTINGS[setting.or_named_in]) or ""):
+        return text
+    return value_of(setting, text)
 
 
 def _sentence(setting: Setting, text: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from quotas.core.fairshare import HARD
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace
-from scheduler.core.columns import Ints
+from scheduler.core.columns import Ints, find_rows
 from scheduler.core.plan import Decision, decide
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.snapshot.snapshot import GATE_REASONS, JobGate
@@ -31,11 +31,21 @@ def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
         if text:
             why = decide(ReasonCode.QUOTA_PROVIDER_AWAY, text=text)
             yield np.flatnonzero(cluster.pending.project == row), why
+    yield from _refused_starts(cluster)
     early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
     for rows, values in rows_by_value(early, pending.eligible_ms[early], pending.gate[early]):
         reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME
         yield rows, decide(reason, begin_ms=values[0])
     yield from _over_the_time_limit(cluster)
+
+
+def _refused_starts(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
+    """Jobs that the provider of their quota has refused, until they are asked about again, or were changed."""
+    pending, refused = cluster.snapshot.pending, cluster.snapshot.refused_starts
+    rows = find_rows(pending.id, refused.id)
+    for row, generation, text in zip(rows.tolist(), refused.generation.tolist(), refused.text, strict=True):
+        if row >= 0 and pending.generation[row] == generation:
+            yield np.array([row], dtype=np.int64), decide(ReasonCode.QUOTA_PROVIDER_REFUSES, text=text)
 
 
 def _over_fair_share(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:

@@ -473,6 +473,9 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.BUDGET_SPENT: _budget_spent,
     ReasonCode.EXCEEDS_BUDGET: _exceeds_budget,
     ReasonCode.QUOTA_PROVIDER_AWAY: lambda facts: _text(facts, "text", "The quota provider is unreachable."),
+    ReasonCode.QUOTA_PROVIDER_REFUSES: lambda facts: _text(
+        facts, "text", "The quota provider refuses the start."
+    ),
     ReasonCode.APPROVAL_PENDING: lambda _: "Needs approval.",
     ReasonCode.NODES_UNAVAILABLE: nodes_unavailable,
     ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as requested.",

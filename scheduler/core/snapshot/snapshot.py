@@ -300,6 +300,15 @@ class ChoiceColumns(Columns):
 
 
 @dataclass(frozen=True, eq=False)
+class RefusedStartColumns(Columns):
+    """Pending jobs that the provider of their quota refused a while ago: not asked about again yet."""
+
+    id: Ints = ints()  # the job's number; it need not be pending here
+    generation: Ints = ints(default=0)  # of the job when it was refused
+    text: tuple[str, ...] = objects(default="")  # why, as a sentence
+
+
+@dataclass(frozen=True, eq=False)
 class QuotaColumns(Columns):
     """Upper bounds on what may be in use at once, each below one other or none.
 
@@ -386,6 +395,7 @@ class Snapshot:
     budgets: BudgetColumns = field(default_factory=BudgetColumns)
     turns: TurnColumns = field(default_factory=TurnColumns)
     choices: ChoiceColumns = field(default_factory=ChoiceColumns)
+    refused_starts: RefusedStartColumns = field(default_factory=RefusedStartColumns)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -409,6 +419,7 @@ class Snapshot:
         budgets: BudgetColumns | None = None,
         turns: TurnColumns | None = None,
         choices: ChoiceColumns | None = None,
+        refused_starts: RefusedStartColumns | None = None,
     ) -> Snapshot:
         """Sort every class, renumber the classes and check every reference.
 
@@ -436,6 +447,7 @@ class Snapshot:
             budgets=(budgets or BudgetColumns()).sorted_by_key(),
             turns=(turns or TurnColumns()).sorted_by_key(),
             choices=(choices or ChoiceColumns()).sorted_by_key(),
+            refused_starts=(refused_starts or RefusedStartColumns()).sorted_by_key(),
         )
         snapshot.check_references()
         return snapshot
@@ -464,7 +476,7 @@ class Snapshot:
 
 
 #: Groups that are recorded only where they have rows: recordings from before there were any stay as they are.
-LATER_GROUPS: Final = frozenset({"turns", "choices"})
+LATER_GROUPS: Final = frozenset({"turns", "choices", "refused_starts"})
 
 #: Groups in the order they are recorded.
 GROUPS: Final = tuple(f.name for f in fields(Snapshot) if f.name not in {"now_ms", "classes"})

@@ -205,8 +205,8 @@ def _live_tasks(node_ids: Iterable[int]) -> list[_LiveTask]:
     return [_LiveTask(*row) for row in ask(_LIVE, [int_array(node_ids)])]
 
 
-def end_unstarted(attempt_ids: Iterable[int]) -> None:
-    """End tasks that were never sent to an agent: they need no confirmation from it."""
+def end_unstarted(attempt_ids: Iterable[int], *, text: str = NEVER_STARTED) -> None:
+    """End tasks that were never sent to an agent: they need no confirmation from it. `text` says why."""
     ids = sorted(attempt_ids)
     with transaction.atomic():
         _lock_jobs_of(ids)
@@ -214,7 +214,7 @@ def end_unstarted(attempt_ids: Iterable[int]) -> None:
             "UPDATE scheduler_task t SET state = %s, ended_at = now(), end_text = %s"
             " FROM scheduler_attempt a WHERE a.id = t.attempt_id AND a.id = ANY(%s)"
             " AND a.stop_asked_at IS NOT NULL AND t.state = %s",
-            [TaskState.STOPPED.value, NEVER_STARTED, ids, TaskState.ASSIGNED.value],
+            [TaskState.STOPPED.value, text, ids, TaskState.ASSIGNED.value],
         )
     settle_many(ids)
 

@@ -1,4 +1,4 @@
-"""One planning cycle of a cluster: lease, load, plan, apply, record, announce."""
+"""One planning cycle of a cluster: lease, load, plan, ask providers, apply, record, announce."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from scheduler.core.ordering.choice import choose, in_force, without_rules
 from scheduler.core.placement.plugins import BrokenPlugin, Plugin, PluginFailed, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
+from scheduler.services.planning.provider_starts import DecidedPlan, decided_by_providers
 from scheduler.services.planning.residents import resident_of, say_memory
 from scheduler.state.apply import (
     apply_plan,
@@ -166,13 +167,15 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     times.end_of("plan")
     new_choice = policy_choices.is_new(snapshot, policy)
     recording = recordings.encode(snapshot, policy, plan, cluster_id=cluster_id, always=new_choice)
+    decided = decided_by_providers(plan, snapshot)
+    times.end_of("providers")
     lease = _renewed_if_old(lease)
     context = ApplyContext(
         cluster_id=cluster_id, backend=loaded.backend, snapshot=snapshot, policy=policy, lease=lease,
         at=datetime.now(UTC), cycle_id=recordings.next_id() if recording else None,
-        plugins=installed_plugins(),
+        plugins=installed_plugins(), providers=decided.providers, quota_starts=decided.starts,
     )  # fmt: skip
-    applied, result = _apply(plan, context, recording, trigger, times, folded)
+    applied, result = _apply(decided, context, recording, trigger, times, folded)
     _notify_plugins(policy, applied)
     reasons = pending_reasons.write_pending_reasons(
         folded.unfolded(plan), pending_ids=folded.ids, reported=folded.marks, now_ms=snapshot.now_ms,
@@ -224,7 +227,7 @@ def _columns_of(values: Mapping[int, int]) -> tuple[Ints, Ints]:
 
 
 def _apply(
-    plan: Plan,
+    decided: DecidedPlan,
     context: ApplyContext,
     recording: NewRecording | None,
     trigger: str,
@@ -232,11 +235,13 @@ def _apply(
     folded: Folded,
 ) -> tuple[Applied, CycleResult]:
     """Write the plan and its recording in one transaction; resumed jobs before it, released tasks after it."""
+    plan = decided.plan
     times.restart()
     apply_suspension.apply_resumes(plan.resumes, lease=context.lease, at=context.at)
     with transaction.atomic():
         policy_choices.write(context)
         applied = apply_plan.apply_plan(plan, context)
+        applied = replace(applied, refused=(*decided.refused, *applied.refused))
         times.end_of("apply")
         result = CycleResult(
             cluster_id=context.cluster_id,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from accounts.models import User
 from infra.errors import MusterError
+from quotas.providers.base import QuotaStart
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import JobState, RestartPolicy
 from scheduler.core.plan import Preempt, Start
@@ -38,6 +39,7 @@ from scheduler.services.planning.forecasts import Record, StartRange, range_now,
 from scheduler.services.planning.hypothetical import hypothetical_of
 from scheduler.services.planning.preview_victims import Victim, victims_of, words_of
 from scheduler.services.planning.profiles import leaving_out_failing
+from scheduler.services.planning.provider_starts import devices_of, refused_now
 from scheduler.services.planning.shared_snapshot import snapshot_of_now
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.submission.dependencies import waits_now
@@ -137,6 +139,8 @@ def _preview_of(spec: JobSpec, by: User, loaded: Loaded) -> Preview:
         return replace(_waits_for_itself(found, job, own), deadline=_late(spec, found.start))
     orders, victims = victims_of(job.plan, job.job_id, by)
     found = _with_verdict(found, job, orders)
+    if (refusal := _refused_outside(found, spec, by, job)) is not None:
+        return refusal
     start = None
     if found.verdict == WOULD_WAIT:
         start = range_now(job.snapshot, job.policy, job.job_id, cluster_id=loaded.cluster_id)
@@ -150,6 +154,25 @@ def _preview_of(spec: JobSpec, by: User, loaded: Loaded) -> Preview:
         suggestion=suggestion,
         change=change,
     )
+
+
+def _refused_outside(found: Preview, spec: JobSpec, by: User, job: PlannedJob) -> Preview | None:
+    """The preview of a job that could start, and that the provider of its quota keeps waiting."""
+    if job.found.start is None:
+        return None
+    said = refused_now(
+        QuotaStart(
+            project_id=spec.project.pk, resources=spec.per_task, job_type=spec.job_type,
+            tasks=len(job.found.start.placements), user_id=by.pk,
+            devices=devices_of(job.found.start, job.snapshot),
+        )
+    )  # fmt: skip
+    if said is None:
+        return None
+    code, text = said
+    return replace(
+        found, verdict=WOULD_WAIT, headline=text, reason_code=code.value, category=CATEGORY[code].value, nodes=(),
+    )  # fmt: skip
 
 
 def _late(spec: JobSpec, start: StartRange | None) -> str:

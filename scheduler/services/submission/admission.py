@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quotas.core.limits import charge
+from quotas.providers.base import QuotaStart
+from quotas.providers.calls import words_of
+from quotas.providers.registry import deciding_projects
+from quotas.services import provider_checks
 from scheduler.core.placement.shape import Shape
 from scheduler.core.plan import Decision
 from scheduler.core.reasons.messages import sentence
@@ -85,6 +89,19 @@ def check_fit(
             text += f" The cluster has {len(cluster.snapshot.nodes):,} nodes."
         code = "exceeds-quota" if decision.reason in QUOTA_REASONS else "can-never-fit"
         inputs.wrong(field, text, code=code)
+
+
+def never_allowed_outside(spec: JobSpec, user_id: int) -> str:
+    """Why the provider that decides about the project's starts would never allow this one; "" = it may, or is away."""
+    name = deciding_projects([spec.project.pk]).get(spec.project.pk)
+    if name is None:
+        return ""
+    start = QuotaStart(
+        project_id=spec.project.pk, resources=spec.per_task, job_type=spec.job_type, tasks=spec.least_tasks,
+        user_id=user_id,
+    )  # fmt: skip
+    check = provider_checks.ask([(name, start)]).checks.get(0)
+    return "" if check is None or check.possible or check.allowed else words_of(name, check)
 
 
 def reasons_against(asked: Asked, bounds: Iterable[Bound], cluster: IdleCluster) -> list[Decision]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from django.db import connection, transaction
 
 from quotas.core.pricing import Price
+from quotas.models import named_providers
 from scheduler.core.columns import Ints, distinct
 from scheduler.core.ordering.choice import choose
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
-from scheduler.core.snapshot.snapshot import ChoiceColumns, RunningColumns, Snapshot
+from scheduler.core.snapshot.snapshot import ChoiceColumns, RefusedStartColumns, RunningColumns, Snapshot
 from scheduler.models import PolicyFault
 from scheduler.state.db.fragments import ANY_OF, UNFINISHED_OF_CLUSTER, UNFINISHED_OF_OPEN_QUEUES
 from scheduler.state.db.query import Answer, Batch, Table, Together
@@ -42,8 +43,10 @@ from scheduler.state.load.project_rows import (
     AWAY,
     LOST,
     PROJECTS,
+    REFUSED,
     AwayRow,
     ProjectRow,
+    RefusedRow,
     away_parameters,
     budget_columns,
     organizations_of,
@@ -142,6 +145,7 @@ def loaded(
         budgets=budget_columns(owners.periods, owners.prices, now_ms=cluster.now_ms),
         turns=turn_columns(tables.cluster_id, policy),
         choices=ChoiceColumns.from_rows(choices),
+        refused_starts=RefusedStartColumns.from_rows(owners.refused_starts),
     )
     return Loaded(
         tables.cluster_id, cluster.backend, snapshot, choose(snapshot, policy), own["reason_mark"], found.problem,
@@ -244,6 +248,7 @@ class _Owners:
     prices: list[Price]
     share_shape: ShareShape
     closed: list[ClosedRow]
+    refused_starts: list[RefusedRow]
 
 
 def _load_owners(
@@ -261,6 +266,7 @@ def _load_owners(
     prices = batch.add(PRICES)
     share_shape = batch.add(SHARE_SHAPE)
     closed = batch.add(CLOSED, [int_array(project_ids), int_array(people)], users=ANY_OF)
+    refused = batch.add(REFUSED, when=bool(named_providers()))
     batch.send(together)
     found = projects.read()
     return _Owners(
@@ -271,6 +277,7 @@ def _load_owners(
         prices=[row.price() for row in prices.read()],
         share_shape=share_shape.read()[0],
         closed=closed.read(),
+        refused_starts=refused.read(),
     )
 
 
