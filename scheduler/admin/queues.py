@@ -23,7 +23,7 @@ from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
 from scheduler.services.cluster.named_rows import OPTIONS_OF_THE_CLUSTER, WAY_OUT, ignored_in_queue
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
-from scheduler.services.planning.profiles import class_begins, ruled_policy
+from scheduler.services.planning.profiles import class_begins, refuse_unknown_shares, ruled_policy
 from scheduler.services.submission.job_spec import MAX_ASSEMBLY_SECONDS
 from scheduler.state.load.cluster_rows import OF_PREEMPTION, TIE_BREAKERS, preemption_of
 
@@ -302,6 +302,7 @@ class ProfileForm(SettingsForm):
             _policy({**values, "options": {}})
             at = "options"
             policy = _policy(values)
+            refuse_unknown_shares(policy)
             at = "rules"
             policy = ruled_policy(
                 policy, profile=values["name"], rules=values["rules"], time_zone=values["rule_time_zone"],
