@@ -42,10 +42,13 @@ def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
 def _refused_starts(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
     """Jobs that the provider of their quota has refused, until they are asked about again, or were changed."""
     pending, refused = cluster.snapshot.pending, cluster.snapshot.refused_starts
-    rows = find_rows(pending.id, refused.id)
-    for row, generation, text in zip(rows.tolist(), refused.generation.tolist(), refused.text, strict=True):
+    by_text: dict[str, list[int]] = {}
+    found = find_rows(pending.id, refused.id).tolist()
+    for row, generation, text in zip(found, refused.generation.tolist(), refused.text, strict=True):
         if row >= 0 and pending.generation[row] == generation:
-            yield np.array([row], dtype=np.int64), decide(ReasonCode.QUOTA_PROVIDER_REFUSES, text=text)
+            by_text.setdefault(text, []).append(row)
+    for text, rows in by_text.items():
+        yield np.array(rows, dtype=np.int64), decide(ReasonCode.QUOTA_PROVIDER_REFUSES, text=text)
 
 
 def _over_fair_share(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
