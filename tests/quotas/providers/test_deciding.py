@@ -71,7 +71,7 @@ def test_a_project_is_given_the_provider_and_shows_how_that_stands(client: Clien
         )  # fmt: skip
 
     wrong = patch("nosuch")
-    assert (wrong.status_code, wrong.json()["code"]) == (400, "provider-unavailable")
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "provider-unavailable")
     assert "Available: local, k8s, slurm, lab." in wrong.json()["errors"][0]["message"]
 
     assert patch("lab").json()["provider"] == "lab"
