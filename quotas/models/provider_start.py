@@ -66,7 +66,7 @@ class ProviderAllocation(models.Model):
     project = models.ForeignKey("accounts.Project", on_delete=models.CASCADE, related_name="+")
     provider = models.CharField(max_length=16, choices=provider_choices)
     state = models.CharField(max_length=8, choices=AllocationState, default=AllocationState.ASKED)
-    #: The arguments of the calls, as `quotas.services.provider_allocations` reads them.
+    #: The arguments of the calls, as `quotas.services.deciding.allocations` reads them.
     start = models.JSONField()
     #: The words of a refusal, or of the last call that failed.
     text = models.CharField(max_length=300, blank=True)

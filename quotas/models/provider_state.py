@@ -21,7 +21,7 @@ class ProviderStatus(models.TextChoices):
 
 class ProviderState(models.Model):
     """One project's quota at its provider; written by `quotas.services.exchange`, of a provider that decides about
-    starts by `quotas.services.provider_checks`.
+    starts by `quotas.services.deciding.checks`.
 
     `wanted`, `written`, `found` and `used` are values by the provider's own names: what Muster's lines ask
     for, what was last brought over, what is there, and what is in use there.

@@ -12,7 +12,7 @@ from quotas.models import ProviderState, ProviderStatus
 from quotas.providers import circuit
 from quotas.providers.external import one_round
 from quotas.providers.registry import deciding_projects
-from quotas.services import provider_checks
+from quotas.services.deciding import checks as provider_checks
 from quotas.services.exchange import Outcome, due_projects, exchange
 
 log = structlog.get_logger(__name__)

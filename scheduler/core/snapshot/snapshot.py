@@ -308,6 +308,9 @@ class RefusedStartColumns(Columns):
     text: tuple[str, ...] = objects(default="")  # why, as a sentence
 
 
+NOTHING_REFUSED: Final = RefusedStartColumns()
+
+
 @dataclass(frozen=True, eq=False)
 class QuotaColumns(Columns):
     """Upper bounds on what may be in use at once, each below one other or none.
@@ -419,7 +422,7 @@ class Snapshot:
         budgets: BudgetColumns | None = None,
         turns: TurnColumns | None = None,
         choices: ChoiceColumns | None = None,
-        refused_starts: RefusedStartColumns | None = None,
+        refused_starts: RefusedStartColumns = NOTHING_REFUSED,
     ) -> Snapshot:
         """Sort every class, renumber the classes and check every reference.
 
@@ -447,7 +450,7 @@ class Snapshot:
             budgets=(budgets or BudgetColumns()).sorted_by_key(),
             turns=(turns or TurnColumns()).sorted_by_key(),
             choices=(choices or ChoiceColumns()).sorted_by_key(),
-            refused_starts=(refused_starts or RefusedStartColumns()).sorted_by_key(),
+            refused_starts=refused_starts.sorted_by_key(),
         )
         snapshot.check_references()
         return snapshot

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from quotas.models import named_providers, provider_label
-from quotas.services import provider_allocations
+from quotas.services.deciding import allocations as provider_allocations
 from scheduler.core.lifecycle import JobState, StopReason
 from scheduler.models import Job
 from scheduler.services.execution import dispatch

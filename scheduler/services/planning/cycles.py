@@ -22,7 +22,7 @@ from scheduler.core.ordering.choice import choose, in_force, without_rules
 from scheduler.core.placement.plugins import BrokenPlugin, Plugin, PluginFailed, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
-from scheduler.services.planning.provider_starts import DecidedPlan, decided_by_providers
+from scheduler.services.accounting.provider_starts import DecidedPlan, decided_by_providers
 from scheduler.services.planning.residents import resident_of, say_memory
 from scheduler.state.apply import (
     apply_plan,

@@ -20,6 +20,7 @@ from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.explain import Hypothetical, explain, with_job
 from scheduler.deadlines import DeadlineState, outlook
 from scheduler.services.accounting.budget_preview import BudgetUse, budget_uses
+from scheduler.services.accounting.provider_starts import devices_of, refused_now
 from scheduler.services.accounting.quota_preview import QuotaUse, quota_uses
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
 from scheduler.services.planning.explanation_parts import (
@@ -39,7 +40,6 @@ from scheduler.services.planning.forecasts import Record, StartRange, range_now,
 from scheduler.services.planning.hypothetical import hypothetical_of
 from scheduler.services.planning.preview_victims import Victim, victims_of, words_of
 from scheduler.services.planning.profiles import leaving_out_failing
-from scheduler.services.planning.provider_starts import devices_of, refused_now
 from scheduler.services.planning.shared_snapshot import snapshot_of_now
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.submission.dependencies import waits_now

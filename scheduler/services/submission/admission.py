@@ -9,7 +9,7 @@ from quotas.core.limits import charge
 from quotas.providers.base import QuotaStart
 from quotas.providers.calls import words_of
 from quotas.providers.registry import deciding_projects
-from quotas.services import provider_checks
+from quotas.services.deciding import checks as provider_checks
 from scheduler.core.placement.shape import Shape
 from scheduler.core.plan import Decision
 from scheduler.core.reasons.messages import sentence

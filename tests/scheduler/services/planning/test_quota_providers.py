@@ -16,13 +16,13 @@ from quotas.providers import calls, circuit
 from scheduler.core.lifecycle import JobState
 from scheduler.core.plan import Plan, Preempt, Reserve
 from scheduler.models import Attempt, Cycle, Job, JobEvent, Task
+from scheduler.services.accounting.provider_starts import decided_by_providers
 from scheduler.services.execution.dispatch import end_unstarted
 from scheduler.services.execution.quota_starts import tell_providers
 from scheduler.services.jobs.submit import submit_job
 from scheduler.services.jobs.verbs import cancel_job
 from scheduler.services.planning.explain import explain_job
 from scheduler.services.planning.job_preview import preview_job
-from scheduler.services.planning.provider_starts import decided_by_providers
 from scheduler.services.planning.replay import replay
 from scheduler.state.load.snapshots import load_snapshot
 from tests.scheduler.state.small import SmallWorld, broken_invariants

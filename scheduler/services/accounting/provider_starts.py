@@ -18,7 +18,7 @@ from quotas.providers.base import QuotaCheck, QuotaStart
 from quotas.providers.calls import words_of
 from quotas.providers.registry import deciding_projects
 from quotas.providers.waiting import away_sentence
-from quotas.services import provider_checks
+from quotas.services.deciding import checks as provider_checks
 from scheduler.core.plan import Plan, Start
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.snapshot.snapshot import Snapshot
