@@ -28,7 +28,7 @@ NOTED_EVERY: Final = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class ProviderAnswers:
     """What providers said about starts: by position of the start its answer, by provider why it did not answer."""
 
     checks: Mapping[int, QuotaCheck] = field(default_factory=dict)
@@ -37,10 +37,10 @@ class Answers:
     again_at: Mapping[str, datetime] = field(default_factory=dict)
 
 
-def ask(starts: Sequence[tuple[str, QuotaStart]], *, seconds: float | None = None) -> Answers:
+def ask(starts: Sequence[tuple[str, QuotaStart]], *, seconds: float | None = None) -> ProviderAnswers:
     """Ask each provider about its starts, all providers at once, one call each; outside any transaction.
 
-    Answers after `seconds` at the latest (None: QUOTA_PROVIDER_CHECK_SECONDS), whatever the providers do.
+    ProviderAnswers after `seconds` at the latest (None: QUOTA_PROVIDER_CHECK_SECONDS), whatever the providers do.
     """
     seconds = settings.QUOTA_PROVIDER_CHECK_SECONDS if seconds is None else seconds
     places: defaultdict[str, list[int]] = defaultdict(list)
@@ -70,7 +70,7 @@ def ask(starts: Sequence[tuple[str, QuotaStart]], *, seconds: float | None = Non
             checks |= dict.fromkeys(its, QuotaCheck(False, possible=True, provider_text=str(refused)))
         else:
             answered(name)
-    return Answers(checks, away, again_at)
+    return ProviderAnswers(checks, away, again_at)
 
 
 def probe(name: str, project_id: int) -> None:

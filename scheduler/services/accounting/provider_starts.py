@@ -143,7 +143,7 @@ def devices_of(start: Start, snapshot: Snapshot) -> dict[str, int]:
 
 def _keep(
     asked: Iterable[tuple[str, QuotaStart]],
-    answers: provider_checks.Answers,
+    answers: provider_checks.ProviderAnswers,
     refused: Mapping[int, tuple[str, QuotaStart, QuotaCheck, int]],
 ) -> None:
     projects: dict[str, list[int]] = {}
