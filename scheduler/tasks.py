@@ -14,6 +14,7 @@ from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.moves import drive
 from scheduler.services.planning import forecasts, planner
 from scheduler.services.results import old_uploads
+from scheduler.services.shadows import compare
 
 
 @shared_task(acks_late=False)
@@ -73,6 +74,12 @@ def store_artifacts() -> None:
 @shared_task
 def sweep_storage() -> None:
     artifact_removal.sweep()
+
+
+@shared_task
+def compare_shadows() -> None:
+    """Plan recorded cycles by the drafts of shadow runs."""
+    compare.compare_all()
 
 
 @shared_task

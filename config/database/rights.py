@@ -103,6 +103,7 @@ _SCHEDULER: Final = {
     "scheduler_priorityclass": ALL,
     "scheduler_priorityclass_preempts": DROP,
     "scheduler_priorityclassevent": ADD,
+    "scheduler_profileversion": ADD,  # a version never changes
     "scheduler_queue": ALL,
     "scheduler_queue_partitions": DROP,
     "scheduler_queueevent": ADD,
@@ -113,6 +114,9 @@ _SCHEDULER: Final = {
     "scheduler_runtimeprediction": ALL,
     "scheduler_schedulerprofile": ALL,
     "scheduler_schedulerprofileevent": ADD,
+    "scheduler_shadowcycle": ALL,
+    "scheduler_shadowjob": ALL,
+    "scheduler_shadowrun": ALL,
     "scheduler_startforecast": ALL,
     "scheduler_suspension": ALL,
     "scheduler_task": ALL,

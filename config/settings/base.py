@@ -272,6 +272,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
     },
+    "compare drafts of profiles": {
+        "task": "scheduler.tasks.compare_shadows",
+        "schedule": every(10),
+        "options": {"queue": "default", "expire_seconds": 30},
+    },
     "count for /metrics": {
         "task": "scheduler.tasks.count_for_metrics",
         "schedule": every(15),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -162,7 +162,7 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     loaded, folded = found.loaded, found.folded
     snapshot, policy = loaded.snapshot, policy_for_backend(loaded.policy, loaded.backend)
     times.end_of("load")
-    plan, policy = _plan(loaded, policy)
+    plan, policy, followed = _plan(loaded, policy)
     times.end_of("plan")
     new_choice = policy_choices.is_new(snapshot, policy)
     recording = recordings.encode(snapshot, policy, plan, cluster_id=cluster_id, always=new_choice)
@@ -172,7 +172,7 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
         at=datetime.now(UTC), cycle_id=recordings.next_id() if recording else None,
         plugins=installed_plugins(),
     )  # fmt: skip
-    applied, result = _apply(plan, context, recording, trigger, times, folded)
+    applied, result = _apply(plan, context, recording, trigger, times, folded, followed)
     _notify_plugins(policy, applied)
     reasons = pending_reasons.write_pending_reasons(
         folded.unfolded(plan), pending_ids=folded.ids, reported=folded.marks, now_ms=snapshot.now_ms,
@@ -186,9 +186,9 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     return lease, result
 
 
-def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
-    """The plan by this policy; without a rule that cannot be followed, by the default policy where it cannot be
-    followed itself; operators then see it.
+def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy, Sequence[Mapping[str, Any]]]:
+    """The plan by this policy, and the versions of profiles that were followed; without a rule that cannot be followed,
+    by the default policy where it cannot be followed itself; operators then see it.
 
     Raises PluginFailed, and whatever planning by the default policy raises.
     """
@@ -212,11 +212,11 @@ def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
                 policy_faults.set_rule_aside(cluster_id, rule, why)
             if loaded.profile_was_out:
                 policy_faults.profile_is_well(cluster_id)
-            return plan, policy
+            return plan, policy, loaded.profiles
     policy = Policy()
     plan = plan_cycle(loaded.snapshot, policy)
     policy_faults.note_profile(cluster_id, problem)
-    return plan, policy
+    return plan, policy, ()
 
 
 def _columns_of(values: Mapping[int, int]) -> tuple[Ints, Ints]:
@@ -230,6 +230,7 @@ def _apply(
     trigger: str,
     times: _Times,
     folded: Folded,
+    profiles: Sequence[Mapping[str, Any]],
 ) -> tuple[Applied, CycleResult]:
     """Write the plan and its recording in one transaction; resumed jobs before it, released tasks after it."""
     times.restart()
@@ -259,7 +260,7 @@ def _apply(
                 load_us=result.load_us, plan_us=result.plan_us, apply_us=result.apply_us,
                 pending_count=len(folded.ids), started_count=result.started,
                 refused=[refusal.as_dict() for refusal in applied.refused],
-                rules=[one._asdict() for one in in_force(context.policy)],
+                rules=[one._asdict() for one in in_force(context.policy)], profiles=profiles,
             )  # fmt: skip
     if recording and context.cycle_id:
         recordings.keep_base(recording, context.cluster_id, context.cycle_id)

@@ -23,8 +23,11 @@ T = TypeVar("T")
 def policy_of_profile(name: str) -> Policy | None:
     """The stored profile of this name as a policy, None when there is none; raises ValueError for a bad one."""
     profile = SchedulerProfile.objects.filter(name=name).first()
-    if profile is None:
-        return None
+    return policy_of_row(profile) if profile is not None else None
+
+
+def policy_of_row(profile: SchedulerProfile) -> Policy:
+    """What a profile says as a policy, stored or not; raises ValueError for a bad one."""
     classes = [
         (one.value, sorted(victim.value for victim in one.preempts.all()))
         for one in PriorityClass.objects.prefetch_related("preempts").order_by("value")

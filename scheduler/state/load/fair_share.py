@@ -19,6 +19,7 @@ from scheduler.core.snapshot.snapshot import (
     PendingColumns,
     ProjectColumns,
     ShareColumns,
+    Snapshot,
     TurnColumns,
     turn_key,
 )
@@ -74,6 +75,14 @@ def with_shares(
     capacity = share_source().capacity() if metering.dominant else {}
     weighed = metering.usage(dict(zip(METERED, _sums(used, numbers), strict=True)), capacity)
     return replace(projects, used_gpu_seconds=weighed.astype(np.int64)), shares
+
+
+def with_shares_for(snapshot: Snapshot, policy: Policy) -> Snapshot:
+    """The snapshot of a recorded cycle with the usage and shares of its time that this policy orders by."""
+    projects, shares = with_shares(
+        snapshot.projects, snapshot.pending, policy, at_ms=snapshot.now_ms, shape=fetch(SHARE_SHAPE)[0]
+    )
+    return replace(snapshot, projects=projects, shares=shares.sorted_by_key())
 
 
 def _by_fair_share(policy: Policy) -> bool:

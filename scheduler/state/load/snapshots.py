@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -71,6 +72,8 @@ class Loaded:
     #: By label, why a rule is left out, where no alarm says so yet; and alarms of rules that are gone.
     rule_problems: Mapping[str, str] = field(default_factory=dict)
     rules_gone: Collection[str] = ()
+    #: The profiles that the policy is made of, with their versions, as `Cycle.profiles` keeps them.
+    profiles: Sequence[Mapping[str, Any]] = ()
 
 
 def load_snapshot(
@@ -146,6 +149,7 @@ def loaded(
     return Loaded(
         tables.cluster_id, cluster.backend, snapshot, choose(snapshot, policy), own["reason_mark"], found.problem,
         PolicyFault.PROFILE in json.loads(cluster.faults), found.rule_problems, found.rules_gone,
+        json.loads(cluster.profiles),
     )  # fmt: skip
 
 
