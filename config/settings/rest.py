@@ -70,6 +70,7 @@ SPECTACULAR_SETTINGS = {
         "LineResourceEnum": "quotas.models.QuotaResource",
         "QueueIsolationEnum": "scheduler.models.queue.ISOLATION_CHOICES",
         "FolderUploadStateEnum": "scheduler.models.uploads.folder_upload.FolderUploadState",
+        "ShadowRunStateEnum": "scheduler.models.policies.shadow_run.ShadowState",
         "ReservationStateEnum": ["planned", "active", "ended", "cancelled"],
     },
     "SWAGGER_UI_DIST": "SIDECAR",

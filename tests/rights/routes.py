@@ -24,6 +24,8 @@ ARGUMENTS: Final[dict[tuple[str, str], Any]] = {
     ("api/v1/datasets/", "number"): "dataset",
     ("api/v1/nodes/", "ref"): ["alpha"],
     ("api/v1/reservations/", "ref"): "reservation",
+    ("api/v1/profiles/", "name"): ["default"],
+    ("api/v1/shadow-runs/", "number"): lambda world, side: _first("scheduler", "shadowrun"),
     ("api/v1/queues/quota/", "project_id"): "project",
     ("api/v1/queues/", "ref"): "queue",
     ("api/v1/quotas/requests/", "grant_id"): "grant",

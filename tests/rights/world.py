@@ -50,6 +50,7 @@ from tests.support.factories import (
     QuotaFactory,
     ReservationFactory,
     RetentionRunFactory,
+    ShadowRunFactory,
     TaskFactory,
     UserFactory,
     the_cast,
@@ -125,6 +126,7 @@ def a_world() -> World:
         _depend(side, sides)
     _waits(world)
     RetentionRunFactory()
+    ShadowRunFactory(cluster=cluster, profile=SchedulerProfile.objects.get(name="default"))
     JoinTokenFactory(cluster=cluster)
     run_cycle(cluster_id=cluster.pk, trigger="test")
     forecast_cluster(cluster_id=cluster.pk)
