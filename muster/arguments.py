@@ -8,7 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormat
 from collections.abc import Sequence
 from typing import Any
 
-from muster import changes, configuration, jobs, left_by_jobs, uploads
+from muster import changes, configuration, jobs, left_by_jobs, profiles, uploads
 from muster.client import Client, Failed, plain
 from muster.submit import submit
 
@@ -54,6 +54,7 @@ def parser() -> ArgumentParser:
     _uploads(_noun(nouns, "uploads", "folders that you have sent for jobs"))
     _submit(nouns)
     _configuration(_noun(nouns, "configuration", "what operators set of the site, as a YAML file"))
+    _profiles(_noun(nouns, "profiles", "versions of scheduler profiles"))
     return root
 
 
@@ -68,6 +69,27 @@ def _configuration(verbs: Any) -> None:
     )
     apply.add_argument("--json", action="store_true", help="as the API answers")
     apply.set_defaults(do=configuration.apply)
+
+
+def _profiles(verbs: Any) -> None:
+    abouts = {
+        "versions": "who changed a profile, when and why; newest first",
+        "diff": "the fields in which two versions differ",
+        "rollback": "put an earlier version in force again, as a new version",
+    }
+    for name, about in abouts.items():
+        made = verbs.add_parser(name, help=about, description=about)
+        made.add_argument("profile", help="name or id")
+        made.add_argument("--json", action="store_true", help="as the API answers")
+        made.set_defaults(do=getattr(profiles, name))
+        if name == "diff":
+            made.add_argument("before", type=int, help="number of a version")
+            made.add_argument("after", type=int, nargs="?", help="number of a version (default: the newest)")
+        if name == "rollback":
+            made.add_argument("version", type=int, help="number of the version to restore")
+            made.add_argument(
+                "--reason", required=True, help="recorded with the version and in the audit trail"
+            )
 
 
 def _changes(verbs: Any) -> None:
