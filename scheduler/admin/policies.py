@@ -109,7 +109,7 @@ class ShadowRunForm(forms.ModelForm):  # type: ignore[type-arg]
         min_value=1,
         max_value=int(LONGEST.total_seconds() // 60),
         initial=60,
-        label="Ends after (minutes)",
+        label="Duration (minutes)",
         widget=UnfoldAdminIntegerFieldWidget(),
     )
     reason = forms.CharField(max_length=200, validators=[one_line], widget=UnfoldAdminTextInputWidget())
