@@ -179,14 +179,16 @@ def _take(
         conflict = _short(start, job_class, charges, context, facts.reasons)
         if conflict is None:
             _hold(found, candidates)
+            context.count_start(job_class, [(found.row, context.end_ms(row))])
             _count(row, job_class, charges, context, facts)
         return conflict
-    with workspace.trial() as trial:
+    with workspace.trial() as trial, context.parts.trial(trial):
         for placement in start.placements:
             found = _place(placement, candidates, facts)
             if isinstance(found, _Closed):
                 return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, found.facts)
             _hold(found, candidates)
+            context.count_start(job_class, [(found.row, context.end_ms(row))])
         charges = context.charges_placed(job_class, start.placements)
         conflict = _short(start, job_class, charges, context, facts.reasons)
         if conflict is not None:
@@ -268,6 +270,7 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
     """The place that the plan names for one task, if it can be had now."""
     workspace, request = candidates.workspace, candidates.query.request
     cluster = workspace.cluster
+    workspace.sync()
     row = cluster.nodes.row.get(placement.node_id)
     if row is None:
         return _Closed((("gate", "gone"), ("node_id", placement.node_id)))

@@ -236,7 +236,8 @@ def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | N
     if chosen is None:
         return None
     parts = candidates.parts(chosen[0][0])
-    placements, _ = bind_tasks(candidates, chosen)
+    placements, bound = bind_tasks(candidates, chosen)
+    context.count_start(job_class, [(node, context.end_ms(row)) for node, *_ in bound])
     if counted.has_model_lines or len(placements) != tasks:
         tasks = len(placements)
         charges = context.charges_placed(job_class, placements)

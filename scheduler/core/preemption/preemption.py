@@ -74,7 +74,7 @@ def hold_places(context: CycleContext, rows: Ints) -> list[int]:
         for victim in smaller[running.resized_for[smaller] == 0].tolist():
             jobs.release_leaving(victim)
         for row in rows.tolist():
-            job_class = context.job_classes.of(row)
+            job_class = context.on_whole_nodes(context.job_classes.of(row))
             for victim in smaller[running.resized_for[smaller] == cluster.snapshot.pending.id[row]].tolist():
                 jobs.release_leaving(victim)
             for victim in np.flatnonzero(
@@ -254,7 +254,7 @@ class _Selection:
             return
         if budgets.refuse and budgets.short(row):
             return  # no victim gives a budget back
-        wanted = Preemptor(row, context.job_classes[number])
+        wanted = Preemptor(row, context.on_whole_nodes(context.job_classes[number]))
         chosen, plan, resizes = self._make_place(wanted, priority)
         if chosen is None:
             if self._search.bound.reached:

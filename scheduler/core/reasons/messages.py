@@ -267,10 +267,28 @@ def _waiting_for_quota(facts: Facts) -> str:
     return f"{text}."
 
 
+def _named_reservation(facts: Facts) -> str:
+    """Why a job cannot run in the reservation that it names."""
+    named, quoted = _text(facts, "named"), f"Reservation “{_text(facts, 'reservation')}”"
+    if named == "begins":
+        return f"{quoted} begins at {_time(facts, 'starts_ms')}."
+    if named == "short":
+        return f"{quoted} ends at {_time(facts, 'ends_ms')}, before the job would be over by its time limit."
+    if named == "others":
+        return f"{quoted} is not for the project or the owner of this job."
+    return "The reservation that the job names is over or cancelled. Change or clear its reservation."
+
+
 def _reservation(facts: Facts) -> str:
+    if "named" in facts:
+        return _named_reservation(facts)
     count = _number(facts, "reserved_nodes")
     name = _text(facts, "reservation")
     quoted = f" “{name}”" if name else ""
+    window = f"from {_time(facts, 'starts_ms')} to {_time(facts, 'ends_ms')}"
+    if "in_part" in facts:
+        where = f"Part of node {_text(facts, 'node')} is" if count == 1 else f"Parts of {count:,} nodes are"
+        return f"{where} reserved{quoted} {window}; the rest has too little free for this job."
     return (
         f"The matching {_plural('node', count)} ({count:,}) {'is' if count == 1 else 'are'} reserved"
         f"{quoted} from {_time(facts, 'starts_ms')} to {_time(facts, 'ends_ms')}."

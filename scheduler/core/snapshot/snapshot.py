@@ -146,6 +146,7 @@ class PendingColumns(Columns):
     predicted_seconds: Ints = ints(
         default=0
     )  # of one without a limit, how long it is likely to run; 0 = unknown
+    reservation_id: Ints = ints(default=0)  # the reservation that it names and runs inside; 0 = none
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +180,7 @@ class RunningColumns(Columns):
     predicted_seconds: Ints = ints(
         default=0
     )  # of one without a limit, how long it is likely to run; 0 = unknown
+    reservation_id: Ints = ints(default=0)  # the reservation that it was started in; 0 = none
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,9 +202,13 @@ class AllocationColumns(Columns):
     numa: Ints = ints(default=-1)  # the NUMA domain that all of it is bound to; -1 = it is not
 
 
+#: Of a reservation on one node: the node, CPU in thousandths, memory in MiB, and the devices.
+Part = tuple[int, int, int, tuple[int, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class ReservationColumns(Columns):
-    """Nodes set aside for a window: no other job may hold them in it. No owner at all = maintenance."""
+    """Nodes and parts of nodes set aside for a window: no other job may hold them in it. No owner = maintenance."""
 
     id: Ints = ints()
     name: tuple[str, ...] = objects(default="")
@@ -212,6 +218,9 @@ class ReservationColumns(Columns):
     project_ids: tuple[tuple[int, ...], ...] = objects(default=())  # who may use it: any that matches
     user_ids: tuple[tuple[int, ...], ...] = objects(default=())
     job_ids: tuple[tuple[int, ...], ...] = objects(default=())
+    #: (node, CPU, memory, devices) of each node of which only a part is held; such a node is not in `node_ids`.
+    parts: tuple[tuple[Part, ...], ...] = objects(default=())
+    magnetic: Bools = bools(default=True)  # its projects and people use whole nodes of it without naming it
 
 
 @dataclass(frozen=True, eq=False)
