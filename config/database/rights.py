@@ -107,8 +107,11 @@ _SCHEDULER: Final = {
     "scheduler_queue_partitions": DROP,
     "scheduler_queueevent": ADD,
     "scheduler_reservation": ALL,
+    "scheduler_reservation_held": READ,  # a view
     "scheduler_reservation_nodes": DROP,
+    "scheduler_reservation_users": DROP,
     "scheduler_reservationevent": ADD,
+    "scheduler_reservationpart": ALL,
     "scheduler_retentionrun": ALL,
     "scheduler_runtimeprediction": ALL,
     "scheduler_schedulerprofile": ALL,

@@ -31,7 +31,7 @@ from scheduler.models.node import (
     UnknownTask,
 )
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
-from scheduler.models.reservation import Reservation
+from scheduler.models.reservation import Reservation, ReservationPart, ReservationStatus
 from scheduler.models.results.artifact import Artifact, ArtifactUpload, UploadState
 from scheduler.models.results.checkpoint import Checkpoint, CheckpointReason, CheckpointState
 from scheduler.models.results.kept_result import KeptResult, LeaveReason
@@ -93,6 +93,8 @@ __all__ = [
     "PriorityClass",
     "Queue",
     "Reservation",
+    "ReservationPart",
+    "ReservationStatus",
     "RetentionRun",
     "RuntimePrediction",
     "SchedulerProfile",

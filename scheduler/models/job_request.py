@@ -148,6 +148,11 @@ class JobRequest(models.Model):
     deadline_action = models.CharField(
         max_length=4, choices=choices_of(DeadlineAction), default=DeadlineAction.NONE, db_default="none"
     )
+    #: The reservation that it names: it runs on what that holds, inside its window.
+    reservation = models.ForeignKey(
+        "scheduler.Reservation", null=True, blank=True, on_delete=models.PROTECT, related_name="requests",
+        db_index=False,
+    )  # fmt: skip
     #: How long it may wait in its queue for its first start; null = for ever.
     wait_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
     restart_policy = models.CharField(
@@ -221,6 +226,11 @@ class JobRequest(models.Model):
             models.Index(fields=["upload"], name="request_by_upload", condition=Q(upload__isnull=False)),
             models.Index(
                 fields=["deadline_at"], name="request_by_deadline", condition=Q(deadline_at__isnull=False)
+            ),
+            models.Index(
+                fields=["reservation", "-number"],
+                name="request_in_reservation",
+                condition=Q(reservation__isnull=False),
             ),
             # Waits whose time may be up.
             models.Index(

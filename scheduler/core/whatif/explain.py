@@ -94,6 +94,7 @@ class Hypothetical:
     eligible_ms: int = 0
     name: str = ""
     labels: Labels = ()
+    reservation_id: int = 0
 
 
 def explain(

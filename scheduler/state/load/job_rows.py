@@ -68,6 +68,7 @@ _PENDING_AS_STORED: Final = {
     "job_type": number_of_type("request.job_type"),
     "elastic": "request.elastic",
     "preemptible": _PREEMPTIBLE,
+    "reservation_id": "coalesce(request.reservation_id, 0)",
 }
 #: What of a pending job is in its own row, all of it numbers that no passing of time changes.
 _OWN_NUMBERS: Final = {
@@ -284,6 +285,7 @@ _RUNNING_AS_STORED: Final = {
     "resized_ms": f"coalesce({ms('attempt.resized_at')}, 0)",
     "resized_for": "coalesce(attempt.resized_for, 0)",
     "pack": _PACK,
+    "reservation_id": "coalesce(request.reservation_id, 0)",
     "pause": """CASE WHEN attempt.suspended_at IS NOT NULL THEN 2
         WHEN attempt.suspend_asked_at IS NOT NULL AND attempt.stop_asked_at IS NULL THEN 1 ELSE 0 END""",
 }

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from scheduler.core.context import reserved_parts
 from scheduler.core.cycle import plan_cycle
+from scheduler.core.forecast.forecast import Course, RunTimes, play_forward
 from scheduler.core.policy import Policy
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.reasons.messages import sentence
 from scheduler.core.revalidate import find_conflicts
 from tests.support import reference_backfill, reference_planner
 from tests.support.applied import applied
-from tests.support.builders import World
+from tests.support.builders import MINUTE_MS, NOW_MS, World, a_job, a_node, a_reservation, a_world
 from tests.support.strategies import a_random_world, policies, strangers, worlds_of_parts
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -52,6 +56,52 @@ def test_backfill_leaves_reserved_parts_alone_and_fills_what_is_idle_until_they_
 
     reference_backfill.check(world.snapshot, policy, plan)
     assert find_conflicts(plan, world.snapshot, policy) == ()
+
+
+def a_course(**words: Any) -> World:
+    """One node of four GPUs and 8 cores, of which the course holds two GPUs and 4 cores from now on."""
+    course = a_reservation("course", parts=[("n1", 4, 8, [0, 1])], magnetic=False, projects=("vision",))
+    return a_world(nodes=[a_node("n1", cpus=8, memory_gib=32, gpus=4)], reservations=[course], **words)
+
+
+def test_the_reason_names_the_node_of_which_a_part_is_reserved() -> None:
+    world = a_course(pending=[a_job("large", gpus=3, minutes=10)])
+
+    plan = plan_cycle(world.snapshot, Policy())
+
+    decision = plan.decision_of(world.job("large"))
+    assert decision.reason is ReasonCode.RESERVATION
+    assert sentence(decision.reason, decision.facts).startswith("Part of node n1 is reserved from ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"reservation": "gone", "minutes": 10}, "is over or cancelled"),
+        ({"reservation": "course"}, "before the job would be over"),
+        ({"reservation": "course", "minutes": 90}, "before the job would be over"),
+        ({"reservation": "course", "minutes": 10, "project": "speech", "user": 9}, "is not for the project"),
+    ],
+)
+def test_the_reason_says_why_a_job_cannot_run_in_its_reservation(words: dict[str, Any], said: str) -> None:
+    world = a_course(pending=[a_job("inside", gpus=1, **words)])
+
+    decision = plan_cycle(world.snapshot, Policy()).decision_of(world.job("inside"))
+
+    assert said in sentence(decision.reason, decision.facts)
+
+
+def test_a_forecast_plays_jobs_inside_from_the_start_of_their_reservation() -> None:
+    course = a_reservation(
+        "course", parts=[("n1", 4, 8, [0, 1])], magnetic=False, projects=("vision",), starts_in=20
+    )
+    jobs = [a_job("inside", gpus=2, minutes=10, reservation="course"), a_job("long", gpus=4, minutes=60)]
+    world = a_world(nodes=[a_node("n1", cpus=8, gpus=4)], reservations=[course], pending=jobs)
+
+    future = play_forward(world.snapshot, Policy(), RunTimes(), Course.LIMITS, world.jobs.values())
+
+    starts = {name: (future.started_ms[number] - NOW_MS) // MINUTE_MS for name, number in world.jobs.items()}
+    assert starts == {"inside": 20, "long": 80}  # the course holds its GPUs until then
 
 
 def _break_unused(patch: pytest.MonkeyPatch) -> None:
