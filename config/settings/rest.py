@@ -70,7 +70,7 @@ SPECTACULAR_SETTINGS = {
         "LineResourceEnum": "quotas.models.QuotaResource",
         "QueueIsolationEnum": "scheduler.models.queue.ISOLATION_CHOICES",
         "FolderUploadStateEnum": "scheduler.models.uploads.folder_upload.FolderUploadState",
-        "ReservationStateEnum": ["planned", "active", "ended", "cancelled"],
+        "ReservationStateEnum": ["requested", "declined", "planned", "active", "ended", "cancelled"],
     },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

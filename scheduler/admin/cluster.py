@@ -34,13 +34,13 @@ from scheduler.models import (
 )
 from scheduler.models.cluster import BackendKind
 from scheduler.services.cluster.nodes import cordon_node, drain_node, issue_join_token, uncordon_node
-from scheduler.services.cluster.reservations import cancel_reservation, reserve
 from scheduler.services.cluster.settings import (
     pause_cluster,
     remove_settings,
     resume_cluster,
     revoke_join_token,
 )
+from scheduler.services.reservations.reserve import cancel_reservation, reserve
 
 
 class ClusterForm(SettingsForm):

@@ -238,6 +238,9 @@ class JobSerializer(serializers.Serializer[Any]):
     begin_at = serializers.DateTimeField(allow_null=True)
     deadline = serializers.DateTimeField(allow_null=True)
     deadline_action = serializers.ChoiceField([action.value for action in DeadlineAction])
+    reservation = serializers.CharField(
+        allow_null=True, help_text="The id of the reservation that it names and runs inside."
+    )
     deadline_outlook = DeadlineOutlookSerializer(
         allow_null=True, help_text="null: no deadline, or cancelled before it."
     )
@@ -275,6 +278,7 @@ class JobRowSerializer(JobSerializer):
     env = None  # type: ignore[assignment]
     secrets = None  # type: ignore[assignment]
     upload = None  # type: ignore[assignment]
+    reservation = None  # type: ignore[assignment]
     expected_runtime = None  # type: ignore[assignment]
 
     def to_representation(self, job: Any) -> dict[str, Any]:
@@ -299,6 +303,7 @@ def whole_job(job: Job, priority_names: Any, *, is_new: bool = False) -> dict[st
         "env": job.env,
         "secrets": job.secrets,
         "upload": str(job.upload) if job.upload else None,
+        "reservation": str(job.reservation.uuid) if job.reservation_id and job.reservation else None,
         "expected_runtime": None if is_new else _expected_runtime(job, attempts[-1] if attempts else None),
         **_relations(job.dependencies.all(), held),
     }

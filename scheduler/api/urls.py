@@ -126,6 +126,20 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("gpus", machines.Gpus.as_view(), name="api-gpus"),
     path("topology", machines.Topology.as_view(), name="api-topology"),
     path("reservations", reservations.Reservations.as_view(), name="api-reservations"),
+    path(
+        "reservations/requests", reservations.ReservationRequests.as_view(), name="api-reservation-requests"
+    ),
+    path(
+        "reservations/<str:ref>/approve",
+        reservations.ReservationApproval.as_view(),
+        name="api-reservation-approve",
+    ),
+    path(
+        "reservations/<str:ref>/decline",
+        reservations.ReservationDecline.as_view(),
+        name="api-reservation-decline",
+    ),
+    path("reservations/<str:ref>/cost", reservations.ReservationCost.as_view(), name="api-reservation-cost"),
     path("reservations/<str:ref>", reservations.ReservationDetail.as_view(), name="api-reservation"),
     path("configuration", Configuration.as_view(), name="api-configuration"),
     path("queue", queues.QueueSummary.as_view(), name="api-queue"),

@@ -53,6 +53,8 @@ ARGUMENTS: Final[dict[tuple[str, str], Any]] = {
     ("projects/", "name"): "secret",
     ("settings/secrets/", "name"): "secret",
     ("uploads/", "upload"): "upload",
+    ("reservations/", "ref"): "reservation",
+    ("reservations/", "verb"): ["cancel"],
     ("quota/requests/", "grant_id"): "grant",
     ("quota/requests/", "verb"): ["approve", "withdraw"],
     ("shares/", "kind"): ["project"],

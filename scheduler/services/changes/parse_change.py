@@ -26,7 +26,7 @@ WHILE_PENDING: Final = (
     "name", "queue", "priority", "time_limit", "tasks", "nodes", "tasks_per_node", "min_tasks", "cpu_cores", "memory",
     "cpu_limit", "memory_limit", "gpu_count", "gpu_type", "gpu_slice", "gpu_share", "storage_bytes", "extras",
     "begin_at", "deadline", "deadline_action", "wait_limit", "node_selector", "labels", "mail_type", "preemptible",
-    "max_restarts", "depends_on",
+    "max_restarts", "depends_on", "reservation",
 )  # fmt: skip
 #: And while it runs; a time limit only downwards.
 WHILE_RUNNING: Final = ("name", "time_limit", "labels", "mail_type")

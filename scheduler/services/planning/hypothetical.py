@@ -40,6 +40,7 @@ def hypothetical_of(spec: JobSpec, by: User) -> Hypothetical:
         name=spec.name,
         labels=tuple(sorted(spec.labels.items())),
         eligible_ms=_ms(spec.begin_at),
+        reservation_id=spec.reservation_id or 0,
     )
 
 
@@ -76,6 +77,7 @@ def hypothetical_of_row(job: Job, *, move: Mapping[str, Any] | None = None) -> H
         time_limit_seconds=job.time_limit_seconds or 0,
         name=job.name,
         labels=tuple(sorted(job.labels.items())),
+        reservation_id=job.reservation_id or 0,
     )
 
 

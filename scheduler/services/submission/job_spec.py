@@ -54,6 +54,7 @@ from scheduler.services.submission.fields_placement import (
     read_pack,
     read_tolerations,
 )
+from scheduler.services.submission.fields_reservation import MAX_RESERVATION, read_reservation
 from scheduler.services.submission.fields_restart import (
     CHECKPOINT,
     MAX_PROBES,
@@ -336,6 +337,13 @@ class JobSpec:
         left_out="none", example="2027-02-28T18:00:00Z", columns={"deadline_at": ""},
         form=Form(label="Deadline", group="place", place=2, widget=Widget.MOMENT, copied=False,
                   hint="You are notified if the job is likely to miss it."),
+    )  # fmt: skip
+    reservation_id: int | None = declared(
+        "reservation", kind=Kind.TEXT, read=read_reservation, default=None, most=MAX_RESERVATION, lasting=False,
+        help="The name or id of a reservation: the job runs inside it, on what it holds, and is over before it ends.",
+        left_out="outside all reservations but those that let jobs of the project in unnamed", example="course",
+        elsewhere=("reservation_id", "reservation_name"), columns={"reservation_id": ""},
+        form=Form(label="Reservation", group="place", place=2, placeholder="none", copied=False),
     )  # fmt: skip
     deadline_action: str = choice(
         "deadline_action", DeadlineAction, default=DeadlineAction.NONE, columns={"deadline_action": ""},

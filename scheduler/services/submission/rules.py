@@ -12,11 +12,14 @@ from django.conf import settings
 from django.utils import timezone
 
 from infra.plain_text import without_hidden
+from infra.times_in_text import written
 from quotas.core.gpu_models import read_slice, slice_share
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartAction
+from scheduler.models import Reservation
 from scheduler.services.submission.declaration import Rule, rule
+from scheduler.services.submission.fields_reservation import earliest_inside, slots_inside
 from scheduler.services.submission.fields_restart import ProbeKind
 from scheduler.services.submission.fields_task import MEMORY_UNITS
 
@@ -457,6 +460,41 @@ def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
         )
 
 
+@rule("reservation", "time_limit", "begin_at")
+def a_reservation_holds_the_whole_job(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job that names a reservation has a time limit, and is over before the reservation ends."""
+    if spec.reservation_id is None:
+        return
+    found = Reservation.objects.get(pk=spec.reservation_id)
+    limit = spec.time_limit_seconds or spec.queue.max_wall_seconds
+    if not limit:
+        text = f"Required with a reservation: {found.name} ends at {written(found.ends_at)}, and the job before it."
+        inputs.wrong("time_limit", text, code="required")
+        return
+    left = int((found.ends_at - earliest_inside(found, spec.begin_at)).total_seconds())
+    if limit > left:
+        text = (
+            f"Is {limit} s, and reservation {found.name} has {max(left, 0)} s left for the job until it ends at "
+            f"{written(found.ends_at)}. Shorten time_limit, or name another reservation."
+        )
+        inputs.wrong("time_limit", text, code="reservation-too-short")
+
+
+@rule("reservation", "tasks", "cpu_cores", "memory", "gpu_count")
+def a_reservation_is_large_enough(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job that names a reservation of parts of nodes asks for no more than these hold."""
+    if spec.reservation_id is None:
+        return
+    found = Reservation.objects.get(pk=spec.reservation_id)
+    slots = slots_inside(found, cpu_millis=spec.cpu_millis, memory_mib=spec.memory_mib, gpus=spec.gpus)
+    if slots is not None and slots < spec.least_tasks:
+        text = (
+            f"Reservation {found.name} holds {slots} tasks of this size, and the job asks for {spec.least_tasks}. "
+            "Ask for less, or leave the reservation out."
+        )
+        inputs.wrong("reservation", text, code="can-never-fit")
+
+
 @rule("upload", "working_dir")
 def an_upload_has_its_own_folder(spec: JobSpec, inputs: RequestInputs) -> None:
     """An upload is put into the folder that Muster makes for the job, not into a `working_dir`."""
@@ -511,4 +549,6 @@ RULES: Final[tuple[Rule, ...]] = (
     probes_have_what_they_check,
     tasks_can_keep_their_spread,
     checkpoints_have_a_place,
+    a_reservation_holds_the_whole_job,
+    a_reservation_is_large_enough,
 )

@@ -404,6 +404,13 @@ def _secret(found: Directives, value: str) -> None:
     found.fill("secrets", [*found.fields.get("secrets", []), secret_of_text(value)])
 
 
+def _reservation(found: Directives, value: str) -> None:
+    """`--reservation=course`; one of several is not chosen."""
+    if "," in value:
+        raise BadValue("names several reservations; name one")
+    found.fill("reservation", value)
+
+
 READERS: Final[dict[str, Reader]] = {
     "account": _text_to("project"),
     "array": _array,
@@ -420,6 +427,7 @@ READERS: Final[dict[str, Reader]] = {
     "exclude": _exclude,
     "exclusive": _exclusive,
     "export": _export,
+    "reservation": _reservation,
     "gpus": _gpus_to("gpus_total", "SLURM_GPUS"),
     "gpus-per-node": _gpus_to("gpus_per_node", "SLURM_GPUS_PER_NODE"),
     "gpus-per-task": _gpus_to("gpus_per_task", "SLURM_GPUS_PER_TASK"),
