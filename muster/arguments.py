@@ -8,7 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormat
 from collections.abc import Sequence
 from typing import Any
 
-from muster import changes, configuration, jobs, left_by_jobs, uploads
+from muster import changes, configuration, jobs, left_by_jobs, reservations, uploads
 from muster.client import Client, Failed, plain
 from muster.submit import submit
 
@@ -53,8 +53,46 @@ def parser() -> ArgumentParser:
     _delete(checkpoints, "one checkpoint").add_argument("checkpoint", help="id or name")
     _uploads(_noun(nouns, "uploads", "folders that you have sent for jobs"))
     _submit(nouns)
+    _reservations(_noun(nouns, "reservations", "nodes and parts of nodes set aside for a window"))
     _configuration(_noun(nouns, "configuration", "what operators set of the site, as a YAML file"))
     return root
+
+
+def _reservations(verbs: Any) -> None:
+    listed = verbs.add_parser("list", help="those that are not over")
+    listed.add_argument("--all", action="store_true", help="also those that are over")
+    listed.set_defaults(do=reservations.listed)
+    show = verbs.add_parser("show", help="one, with its GPU time")
+    show.add_argument(
+        "--cost", action="store_true", help="operators: which waiting jobs a request would delay"
+    )
+    show.set_defaults(do=reservations.show)
+    made = {
+        "create": (reservations.create, "operators: reserve nodes or parts of nodes"),
+        "request": (reservations.create, "project leads: ask operators for a reservation"),
+        "change": (reservations.change, "change name, reason, starts_at or ends_at"),
+        "approve": (reservations.decide, "operators: approve a request, with --set as changed"),
+        "decline": (reservations.decide, "operators: decline a request"),
+        "cancel": (reservations.decide, "end a reservation or withdraw a request"),
+    }
+    verb = {name: verbs.add_parser(name, help=about, description=about) for name, (_, about) in made.items()}
+    for name, one in verb.items():
+        one.set_defaults(do=made[name][0], verb=name)
+    for name in ("create", "request", "change", "approve"):
+        verb[name].add_argument(
+            "--set", metavar="NAME=VALUE", action="append", default=[], required=name != "approve",
+            help="a term, such as project=vision, node_count=2, gpus_per_node=4, starts_at=2027-03-01T08:00Z or "
+            "seconds=7200; may be repeated",
+        )  # fmt: skip
+    for name in ("change", "approve", "decline", "cancel"):
+        verb[name].add_argument("id", help="of the reservation")
+    for name in ("approve", "decline", "cancel"):
+        verb[name].add_argument(
+            "--reason", default="", required=name == "decline", help="for those who asked"
+        )
+    show.add_argument("id", help="of the reservation")
+    for one in (listed, show, *verb.values()):
+        one.add_argument("--json", action="store_true", help="as the API answers")
 
 
 def _configuration(verbs: Any) -> None:
