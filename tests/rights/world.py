@@ -153,7 +153,8 @@ def _side(mark: str, project: Project, cluster: Cluster, open_queue: Queue, node
     _notified(side)
     reservation = ReservationFactory(
         cluster=cluster, name=f"{mark} course", reason=f"{mark} because", project=project, created_by=person,
-        starts_at=timezone.now() - timedelta(minutes=5),
+        # One node is reserved once at a time.
+        starts_at=timezone.now() + timedelta(hours=4 if mark == OTHER else 0, minutes=-5),
     )  # fmt: skip
     reservation.nodes.add(nodes[0] if mark == FOREIGN else nodes[2])
     dataset = DatasetFactory(
