@@ -52,18 +52,9 @@ def read_reservations(after: int, until: int) -> tuple[list[Occurrence], int]:
     for row in rows:
         number, at, label, name, starts_at, ends_at, cancelled_at, reason, maker, username, *decision = row
         status, is_decision, why = decision
-        made = "requested" if status == "requested" else "made"
-        what = (
-            "cancelled"
-            if cancelled_at
-            else made
-            if label == "insert"
-            else status
-            if is_decision
-            else "changed"
-        )
+        what = _what(label, status, cancelled=bool(cancelled_at), decided=is_decision)
         text = f"{what.capitalize()}: from {written(starts_at)} to {written(ends_at)}"
-        text += f", by {username}" if username and what in ("made", "requested") else ""
+        text += f", by {username}" if username and what in _NEW else ""
         text += f": {words}" if (words := why if is_decision else reason) else ""
         asked = {maker} if is_decision and maker is not None and not cancelled_at else set()
         found += [
@@ -72,9 +63,22 @@ def read_reservations(after: int, until: int) -> tuple[list[Occurrence], int]:
                 group="reservations", name=name, thing="reservations",
             )
             for person in dict.fromkeys([*people, *asked])
-            if what not in ("made", "requested") or person != maker
+            if what not in _NEW or person != maker
         ]  # fmt: skip
     return found, rows[-1][0] if len(rows) == BATCH else until
+
+
+#: What is no news to the one who did it.
+_NEW: Final = ("made", "requested")
+
+
+def _what(label: str, status: str, *, cancelled: bool, decided: bool) -> str:
+    """What has become of a reservation, in a word."""
+    if cancelled:
+        return "cancelled"
+    if label == "insert":
+        return "requested" if status == "requested" else "made"
+    return status if decided else "changed"
 
 
 class Stream(NamedTuple):

@@ -1,4 +1,4 @@
-"""Nodes and parts of nodes set aside: for a window, asked for by a project, or now for one job."""
+"""Nodes and parts of nodes reserved: for a window, asked for by a project, or now for one job."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class ReservationTermsSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=120, required=False)
     nodes = serializers.ListField(child=serializers.CharField(), required=False, help_text="Names or ids.")
     node_count = serializers.IntegerField(
-        min_value=1, required=False, help_text="So many nodes, instead of names; Muster chooses."
+        min_value=1, required=False, help_text="The number of nodes, instead of names; Muster chooses."
     )
     partition = serializers.CharField(required=False, help_text="With node_count: nodes of this partition.")
     labels = serializers.DictField(

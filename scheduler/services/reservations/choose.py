@@ -15,7 +15,7 @@ from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.lifecycle import NodeState
 from scheduler.models import Device, Node, Reservation, ReservationPart, ReservationStatus
 from scheduler.selectors import visible_reservations
-from scheduler.services.reservations.terms import Wanted
+from scheduler.services.reservations.terms import ReservationAmounts
 
 #: Names of nodes in a refusal.
 _NAMED: Final = 5
@@ -49,7 +49,7 @@ def locked(node_ids: Collection[int]) -> list[Node]:
 
 
 def choose(
-    wanted: Wanted, starts_at: datetime, ends_at: datetime, by: User, *, but: int | None = None
+    wanted: ReservationAmounts, starts_at: datetime, ends_at: datetime, by: User, *, but: int | None = None
 ) -> Held:
     """Choose, and lock the nodes; to be asked in a transaction. `but` is the key of a reservation that does not count.
 
@@ -74,7 +74,7 @@ def choose(
     return Held(_enough([node for node in nodes if node.pk not in taken], wanted), [])
 
 
-def _enough(found: Sequence[Any], wanted: Wanted) -> list[Any]:
+def _enough(found: Sequence[Any], wanted: ReservationAmounts) -> list[Any]:
     if len(found) < wanted.node_count:
         what = "nodes have" if wanted.in_parts else "nodes are"
         raise Conflict(
@@ -85,7 +85,7 @@ def _enough(found: Sequence[Any], wanted: Wanted) -> list[Any]:
     return list(found[: wanted.node_count])
 
 
-def _suitable(wanted: Wanted) -> list[int]:
+def _suitable(wanted: ReservationAmounts) -> list[int]:
     """The nodes that meet the constraints, those first on which the least is in use."""
     rows = Node.objects.filter(
         cluster=wanted.cluster,
@@ -108,24 +108,17 @@ def _suitable(wanted: Wanted) -> list[int]:
 
 
 def _part_of(
-    node: Node, wanted: Wanted, others: Iterable[Reservation], starts_at: datetime
+    node: Node, wanted: ReservationAmounts, others: Iterable[Reservation], starts_at: datetime
 ) -> ReservationPart | None:
     """The part of a node that is asked for; None where others leave too little of it."""
-    others = [
-        one for one in others if any(node.pk == held.pk for held in one.nodes.all()) or _parts_on(one, node)
-    ]
-    if any(node.pk == held.pk for one in others for held in one.nodes.all()):
+    others = list(others)
+    if any(node.pk == whole.pk for one in others for whole in one.nodes.all()):
         return None
     cpu_millis, memory_mib = _amounts(node, wanted)
-    for moment in {starts_at, *(one.starts_at for one in others)}:
-        held = [
-            part for one in others if one.starts_at <= moment < one.ends_at for part in _parts_on(one, node)
-        ]
-        if cpu_millis + sum(part.cpu_millis for part in held) > node.cpu_millis_capacity:
-            return None
-        if memory_mib + sum(part.memory_mib for part in held) > node.memory_mib_capacity:
-            return None
-    taken = {device for one in others for part in _parts_on(one, node) for device in part.device_ids}
+    sharing = [(one, part) for one in others for part in _parts_on(one, node)]
+    if not _has_left(node, cpu_millis, memory_mib, sharing, starts_at):
+        return None
+    taken = {device for _, part in sharing for device in part.device_ids}
     devices = [
         device.pk
         for device in node.devices.filter(gone=False, healthy=True).order_by("used_millis", "-index")
@@ -134,12 +127,28 @@ def _part_of(
     if len(devices) < wanted.gpus:
         return None
     return ReservationPart(
-        node=node, cpu_millis=cpu_millis, memory_mib=memory_mib,
-        device_ids=sorted(devices[: wanted.gpus]),
-    )  # fmt: skip
+        node=node, cpu_millis=cpu_millis, memory_mib=memory_mib, device_ids=sorted(devices[: wanted.gpus])
+    )
 
 
-def _amounts(node: Node, wanted: Wanted) -> tuple[int, int]:
+def _has_left(
+    node: Node,
+    cpu: int,
+    memory: int,
+    sharing: Sequence[tuple[Reservation, ReservationPart]],
+    starts_at: datetime,
+) -> bool:
+    """Whether the parts of others leave so much of a node at every moment: most is held where one of them begins."""
+    for moment in {starts_at, *(one.starts_at for one, _ in sharing)}:
+        held = [part for one, part in sharing if one.starts_at <= moment < one.ends_at]
+        if cpu + sum(part.cpu_millis for part in held) > node.cpu_millis_capacity:
+            return False
+        if memory + sum(part.memory_mib for part in held) > node.memory_mib_capacity:
+            return False
+    return True
+
+
+def _amounts(node: Node, wanted: ReservationAmounts) -> tuple[int, int]:
     """CPU and memory of a part. What is not said is the same share of the node as the largest amount that is."""
     cpu, memory = node.cpu_millis_capacity, node.memory_mib_capacity
     gpus = node.devices.filter(gone=False).count()
@@ -154,7 +163,11 @@ def _parts_on(one: Reservation, node: Node) -> list[ReservationPart]:
 
 
 def _refuse_missing(
-    nodes: list[Node], found: Sequence[Any], wanted: Wanted, others: Iterable[Reservation], by: User
+    nodes: list[Node],
+    found: Sequence[Any],
+    wanted: ReservationAmounts,
+    others: Iterable[Reservation],
+    by: User,
 ) -> None:
     missing = [node for node, part in zip(nodes, found, strict=True) if part is None]
     if not missing:

@@ -34,7 +34,7 @@ FIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReservationAmounts:
     """What is to be reserved: whole nodes, or with amounts a part of each node."""
 
     cluster: Cluster
@@ -56,7 +56,7 @@ class Wanted:
 class Terms:
     """A reservation as it is asked for."""
 
-    wanted: Wanted
+    wanted: ReservationAmounts
     name: str
     starts_at: datetime
     ends_at: datetime
@@ -117,7 +117,7 @@ def read_window(inputs: Inputs) -> tuple[datetime, datetime | None]:
     return starts_at, ends_at
 
 
-def _wanted(inputs: Inputs) -> Wanted | None:
+def _wanted(inputs: Inputs) -> ReservationAmounts | None:
     nodes, cluster = named_nodes(inputs, needed=False), _cluster(inputs)
     count = inputs.integer("node_count", least=1, most=MAX_NODES) or 0
     if nodes and count:
@@ -131,13 +131,17 @@ def _wanted(inputs: Inputs) -> Wanted | None:
     gpu_type = inputs.text("gpu_type", most=80)
     cluster = nodes[0].cluster if nodes else cluster or _only_cluster(inputs)
     partition = _partition(inputs, cluster)
-    if nodes:
-        for name in ("partition", "labels"):
-            if inputs.given(name) is not None:
-                inputs.wrong(name, "Chooses among nodes; leave it out with nodes.", code="inconsistent")
+    _refuse_narrowing(inputs, bool(nodes))
     if inputs.problems or cluster is None:
         return None
-    return Wanted(cluster, tuple(nodes), count, partition, labels, gpu_type, cpu, memory, gpus)
+    return ReservationAmounts(cluster, tuple(nodes), count, partition, labels, gpu_type, cpu, memory, gpus)
+
+
+def _refuse_narrowing(inputs: Inputs, has_names: bool) -> None:
+    """What chooses among nodes does nothing beside their names."""
+    for name in ("partition", "labels") if has_names else ():
+        if inputs.given(name) is not None:
+            inputs.wrong(name, "Chooses among nodes; leave it out with nodes.", code="inconsistent")
 
 
 def _project(inputs: Inputs, by: User) -> Project | None:
