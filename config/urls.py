@@ -18,6 +18,7 @@ urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path("healthz", health.readyz, name="healthz"),
     path("metrics", metrics.metrics, name="metrics"),
+    path("metrics/slurm", metrics.slurm_metrics, name="slurm-metrics"),
     path("admin/r/<path:path>", row_of_any_table),
     path("admin/", admin.site.urls),
     path("api/v1/system", SystemView.as_view(), name="api-system"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduler.services import retention
+from scheduler.services import retention, traces
 from scheduler.services.accounting import charging, metric_counts, usage_audit
 from scheduler.services.artifacts import removal as artifact_removal
 from scheduler.services.artifacts import uploads
@@ -79,6 +79,12 @@ def sweep_storage() -> None:
 def count_for_metrics() -> None:
     """Count what has happened since the last time, for /metrics."""
     metric_counts.count()
+
+
+@shared_task
+def send_traces() -> None:
+    """Send spans of jobs to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."""
+    traces.send()
 
 
 @shared_task

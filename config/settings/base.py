@@ -83,6 +83,12 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
 ]
 
+# Spans of requests, for a collector of OpenTelemetry; without one nothing of it is loaded.
+OTEL_EXPORTER_OTLP_ENDPOINT = read("OTEL_EXPORTER_OTLP_ENDPOINT")
+if OTEL_EXPORTER_OTLP_ENDPOINT:
+    _named = MIDDLEWARE.index("config.http.request_ids.RequestIdMiddleware")
+    MIDDLEWARE.insert(_named + 1, "config.http.tracing.TracingMiddleware")
+
 # Of a request to the API with a bearer token: without what serves sessions, forms, pages and files. What each of
 # these would have done, docs/decisions/0042 says.
 TOKEN_MIDDLEWARE = [
@@ -298,6 +304,12 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"queue": "default", "expire_seconds": 3600},
     },
 }
+if OTEL_EXPORTER_OTLP_ENDPOINT:
+    CELERY_BEAT_SCHEDULE["send traces"] = {
+        "task": "scheduler.tasks.send_traces",
+        "schedule": every(5),
+        "options": {"queue": "default", "expire_seconds": 15},
+    }
 
 # ---------------------------------------------------------------- who signs in
 

@@ -98,4 +98,5 @@ class CycleState:
             reserves=tuple(self.gangs.reserves),
             given_back=tuple(self.gangs.given_back),
             resumes=tuple(self.resumes),
+            backfilled=frozenset(self.starter.backfilled),
         )

@@ -13,6 +13,7 @@ import pytest
 
 from config.settings.declared import GROUPS, SETTINGS, Setting, problems
 from config.settings.declared.values import WrongValue, allowed, value_of
+from config.settings.settings_file import settings_file
 from quotas.core.decay import MODES
 from quotas.providers.registry import PROVIDERS
 from scheduler.core.policy import BACKFILLS, POLICIES
@@ -219,6 +220,23 @@ def test_a_line_that_is_wrong_is_named_and_nothing_starts(tmp_path: Path, text: 
     assert done.returncode == 1
     assert said.replace("{file}", file) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_list_or_a_map_of_one_is_not_taken_for_its_item(tmp_path: Path) -> None:
+    text = (
+        "MUSTER_GRACE_SECONDS: [1]\nMUSTER_LOG_LEVEL: [INFO]\nPORT: {a: 1}\nMUSTER_TRUSTED_PROXIES: {a: 1}\n"
+    )
+    file = a_file(tmp_path, text)
+
+    found = settings_file({"MUSTER_SETTINGS_FILE": file}, SETTINGS).problems
+
+    assert [problem.partition("Allowed")[0] for problem in found] == [
+        f"{file}, line 1: MUSTER_GRACE_SECONDS has a list as its value. ",
+        f"{file}, line 2: MUSTER_LOG_LEVEL has a list as its value. ",
+        f"{file}, line 3: PORT has a map as its value. ",
+        f"{file}, line 4: MUSTER_TRUSTED_PROXIES has a map as its value. ",
+    ]
+    assert "Allowed: a whole number of seconds from 0 to 86400. Write the value alone" in found[0]
 
 
 def test_a_secret_is_not_read_from_a_file_that_everybody_can_read(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ No module here needs Django: the supervisor checks the same declarations before 
 from __future__ import annotations
 
 import os
+import sys
 from difflib import get_close_matches
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Final
 
 from config.settings.declared import (
@@ -55,6 +57,11 @@ REFUSED: Final[dict[str, str]] = {
     "MUSTER_AUDIT_S3_BUCKET": "Muster writes no checkpoints of the audit trail to S3. Name a file in "
     "MUSTER_AUDIT_CHECKPOINT_FILE on a disk that copies to a bucket with object lock, or a system log in "
     "MUSTER_AUDIT_SYSLOG",
+}
+
+#: Settings that act only with packages that not every installation has: the package, and the lock file with it.
+EXTRAS: Final[dict[str, tuple[str, str]]] = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("opentelemetry.exporter.otlp.proto.http", "requirements-tracing.txt"),
 }
 
 #: How alike, from 0 to 1, a variable is to a setting that it is taken for.
@@ -110,7 +117,24 @@ def problems() -> list[str]:
             except WrongValue:
                 found.append(_sentence(setting, text))
     found += [f"{name} is set: {instead}." for name, instead in REFUSED.items() if os.environ.get(name)]
-    return found
+    return found + _missing_packages()
+
+
+def _missing_packages() -> list[str]:
+    """A sentence for each setting that needs an extra that is not installed."""
+    return [
+        f"{name} is set, and the package {package} is not installed. Install it: "
+        f"{sys.executable} -m pip install --require-hashes -r {extra}."
+        for name, (package, extra) in EXTRAS.items()
+        if os.environ.get(name) and not _is_installed(package)
+    ]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def mistyped() -> dict[str, str]:

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from accounts.models import User
 from accounts.services import audit
-from infra import request_context
+from infra import request_context, tracing
 from infra.db.ordered_uuid import ordered_uuid
 from infra.errors import Conflict, MusterError, TooMany
 from infra.request_context import RequestContext
@@ -32,7 +32,7 @@ from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.deadlines import HasDeadline, check_after
 from scheduler.models import Job, Queue
 from scheduler.services.accounting.quota_usage import pending_jobs_of
-from scheduler.services.jobs.bulk_insert import NewRows, insert_jobs_with_events
+from scheduler.services.jobs.bulk_insert import TRACEPARENT, NewRows, insert_jobs_with_events
 from scheduler.services.jobs.elements import write_elements
 from scheduler.services.submission.dependencies import Others, look_at_others, wait_for_others
 from scheduler.services.submission.job_spec import JobSpec
@@ -50,6 +50,8 @@ class Submission:
     via: str
     #: Who asks, from where and with which token, for the audit row.
     known: RequestContext = field(default_factory=request_context.current)
+    #: The recorded trace that it belongs to; "" where there is none.
+    traceparent: str = field(default_factory=tracing.current)
 
 
 class _Part(NamedTuple):
@@ -168,8 +170,11 @@ def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None
     people = [jobs.submission.by for jobs in accepted]
     more = any(spec.depends_on or spec.elements_per_job for spec in specs)
     heads_too = () if more else (audit.heads_statement(people),)
+    columns = _columns([row for jobs in accepted for row in jobs.rows])
+    if any(jobs.submission.traceparent for jobs in accepted):
+        columns.add(TRACEPARENT, [jobs.submission.traceparent for jobs in accepted for _ in jobs.rows])
     numbers, heads = insert_jobs_with_events(
-        _columns([row for jobs in accepted for row in jobs.rows]),
+        columns,
         _events((jobs.submission for jobs in accepted), at=at),
         *heads_too,
     )
@@ -238,11 +243,11 @@ def _columns(rows: Sequence[_Row]) -> NewRows:
 
 
 def _events(submissions: Iterable[Submission], *, at: datetime) -> list[dict[str, Any]]:
-    """The first event of the jobs of each person, by each door."""
+    """The first event of the jobs of each person, by each door, in each recorded trace."""
     return [
         {"at": at, "kind": "job.submitted", "because": f"submitted by {by.username}", "epoch": None,
-         "actor_id": by.pk, "details": {"via": via}}
-        for (_, via), by in {(one.by.pk, one.via): one.by for one in submissions}.items()
+         "actor_id": by.pk, "details": {"via": via, **({TRACEPARENT: trace} if trace else {})}}
+        for (_, via, trace), by in {(one.by.pk, one.via, one.traceparent): one.by for one in submissions}.items()
     ]  # fmt: skip
 
 

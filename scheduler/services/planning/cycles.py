@@ -22,6 +22,7 @@ from scheduler.core.ordering.choice import choose, in_force, without_rules
 from scheduler.core.placement.plugins import BrokenPlugin, Plugin, PluginFailed, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
+from scheduler.services.accounting import metric_counts
 from scheduler.services.planning.residents import resident_of, say_memory
 from scheduler.state.apply import (
     apply_plan,
@@ -174,6 +175,10 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     )  # fmt: skip
     applied, result = _apply(plan, context, recording, trigger, times, folded)
     _notify_plugins(policy, applied)
+    metric_counts.add_by_queue(
+        metric_counts.BACKFILLED,
+        [start.queue_id for start in applied.started if start.job_id in plan.backfilled],
+    )
     reasons = pending_reasons.write_pending_reasons(
         folded.unfolded(plan), pending_ids=folded.ids, reported=folded.marks, now_ms=snapshot.now_ms,
         lease=lease, at=context.at,
