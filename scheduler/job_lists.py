@@ -22,7 +22,7 @@ from django.db.models.query import BaseIterable
 from infra.db.prepared import ask, ask_together
 from scheduler.core.lifecycle import JobState, PublicState
 from scheduler.models import Job, JobRequest
-from scheduler.models.job import OVER, JobQuerySet
+from scheduler.models.job import OVER, JobQuerySet, said_number
 
 
 class Called(NamedTuple):
@@ -262,6 +262,7 @@ def job_rows(jobs: QuerySet[Job, Any]) -> QuerySet[Job, JobRow]:
 
 class OtherJob(NamedTuple):
     uuid: uuid.UUID
+    said_number: str
 
 
 class DependencyRow(NamedTuple):
@@ -270,6 +271,8 @@ class DependencyRow(NamedTuple):
     job_id: int
     on_id: int | None
     on_uuid: uuid.UUID | None
+    on_array_number: int | None
+    on_array_index: int | None
     on_array: int | None
     data: str
     kind: str
@@ -279,7 +282,9 @@ class DependencyRow(NamedTuple):
 
     @property
     def on(self) -> OtherJob | None:
-        return OtherJob(self.on_uuid) if self.on_uuid is not None else None
+        if self.on_uuid is None or self.on_id is None:
+            return None
+        return OtherJob(self.on_uuid, said_number(self.on_id, self.on_array_number, self.on_array_index))
 
 
 class NodeName(NamedTuple):
@@ -315,7 +320,8 @@ class ListedJob(NamedTuple):
 
 
 _DEPENDENCIES: Final = """
-SELECT d.job_id, d.on_id, other.uuid, d.on_array, d.data, d.kind, d."group", d.need, d.satisfied
+SELECT d.job_id, d.on_id, other.uuid, other.array_number, other.array_index, d.on_array, d.data, d.kind, d."group",
+    d.need, d.satisfied
 FROM scheduler_jobdependency d LEFT JOIN scheduler_jobrequest other ON other.number = d.on_id
 WHERE d.job_id = ANY(%s::bigint[]) ORDER BY d.id
 """

@@ -108,7 +108,10 @@ def _wrong_shape(node: Node, setting: Setting) -> str:
     A list of one item has the same text as the item, so that the value's own check would take it.
     """
     if node.id == "sequence" and setting.kind != "list":
-        return f"{setting.name} has a list as its value. Allowed: {allowed(setting)}. Write the value alone, without [ ]."
+        return (
+            f"{setting.name} has a list as its value. Allowed: {allowed(setting)}. "
+            "Write the value alone, without [ ]."
+        )
     if node.id == "mapping" and setting.kind != "dict":
         return f"{setting.name} has a map as its value. Allowed: {allowed(setting)}."
     return ""

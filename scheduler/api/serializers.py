@@ -89,6 +89,9 @@ class PackSerializer(serializers.Serializer[Any]):
 class JobDependencySerializer(serializers.Serializer[Any]):
     job = serializers.UUIDField(allow_null=True, help_text="null when it waits for data or an array.")
     number = serializers.IntegerField(allow_null=True)
+    job_id = serializers.CharField(
+        allow_null=True, help_text="The number, or 123_3 for an element of an array."
+    )
     array = serializers.BooleanField(help_text="number is that of an array: all elements are waited for.")
     data = serializers.CharField(allow_null=True)  # type: ignore[assignment]
     type = serializers.ChoiceField(["completion", "success", "failure", "checkpoint", "data"])
@@ -466,6 +469,7 @@ def _relations(dependencies: Iterable[Any], held: Iterable[Any]) -> dict[str, An
             {
                 "job": str(d.on.uuid) if d.on else None,
                 "number": d.on_array or d.on_id,
+                "job_id": str(d.on_array) if d.on_array else d.on.said_number if d.on else None,
                 "array": d.on_array is not None,
                 "data": d.data or None,
                 "type": str(d.kind),

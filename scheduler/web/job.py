@@ -18,6 +18,7 @@ from accounts import permissions
 from accounts.models import User
 from accounts.templatetags.ui import duration
 from accounts.web.pages import page, reader
+from infra.errors import Conflict, InvalidInput, MusterError
 from infra.plain_text import reason_of
 from quotas.core.resources import show_bytes
 from scheduler import labels
@@ -92,7 +93,11 @@ class Step:
 @page
 def show(request: HttpRequest, number: int) -> HttpResponse:
     user = reader(request)
-    job = job_by_ref(user, number)
+    return _shown(request, job_by_ref(user, number), user)
+
+
+def _shown(request: HttpRequest, job: Job, user: User, refused: MusterError | None = None) -> HttpResponse:
+    """The page of a job; after a change was `refused`, with its dialog as it was sent, and why."""
     asked = request.GET.get("tab", "")
     tab = asked if asked in TABS else ("why" if job.state in PENDING else "overview")
     stream = request.GET.get("stream", "")
@@ -108,8 +113,10 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         "forecast": job.likely_start,
         "verbs": verbs,
         **moves_shown(job, verbs),
-        **change_form(job, verbs),
-        "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
+        **change_form(job, verbs, sent=request.POST if refused else None),
+        "change_refused": refused,
+        "live_url": f"{reverse('job', args=[job.number])}?partial=1"
+        + (f"&tab={asked}" if asked in TABS else ""),
     }
     if tab == "overview":
         context |= _holdings(job) | {"env": env_shown_to(user, job), "upload": upload_of_job(job)}
@@ -125,7 +132,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         return render(request, "scheduler/job_body.html", context)
     if asked in ("", "overview", "log"):
         context |= _log(job, stream, bool(asked == "log"))
-    return render(request, "scheduler/job.html", context)
+    return render(request, "scheduler/job.html", context, status=refused.status if refused else 200)
 
 
 def _verbs(job: Job, user: User) -> frozenset[str]:
@@ -333,7 +340,12 @@ def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
             reason_of(request.POST.get("reason", ""), most=200),
             _whole(request.POST.get("seen", "")),
         )
-        change_job(job=job, changes=changes_of(request.POST.dict(), job), by=user, reason=reason, seen=seen)
+        try:
+            change_job(
+                job=job, changes=changes_of(request.POST.dict(), job), by=user, reason=reason, seen=seen
+            )
+        except (InvalidInput, Conflict) as refused:
+            return _shown(request, job_by_ref(user, number), user, refused)
         messages.success(request, SAID["change"].format(number=job.said_number))
         return redirect("job", number=number)
     if verb == "migrate":

@@ -95,7 +95,7 @@ def test_what_was_submitted_is_what_the_detail_shows(api: Api, cast: Cast) -> No
 
     assert body["depends_on"] == [
         {
-            "job": first["id"], "number": first["number"], "array": False, "data": None,
+            "job": first["id"], "number": first["number"], "job_id": str(first["number"]), "array": False, "data": None,
             "type": "success", "group": 0, "need": 1,
             "satisfied": None,
         }
