@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from config.settings.declared import GROUPS, SETTINGS, Setting, problems
+from config.settings.declared import EXTRAS, GROUPS, SETTINGS, Setting, problems
 from config.settings.declared.values import WrongValue, allowed, value_of
 from config.settings.settings_file import settings_file
 from quotas.core.decay import MODES
@@ -237,6 +237,20 @@ def test_a_list_or_a_map_of_one_is_not_taken_for_its_item(tmp_path: Path) -> Non
         f"{file}, line 4: MUSTER_TRUSTED_PROXIES has a map as its value. ",
     ]
     assert "Allowed: a whole number of seconds from 0 to 86400. Write the value alone" in found[0]
+
+
+def test_a_setting_without_the_packages_that_it_needs_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    monkeypatch.setenv(name, "http://127.0.0.1:4318")
+    assert problems() == []
+
+    monkeypatch.setitem(EXTRAS, name, ("nowhere.exporter", "requirements-tracing.txt"))
+
+    (problem,) = problems()
+    assert problem.startswith(
+        f"{name} is set, and the package nowhere.exporter is not installed. Install it: "
+    )
+    assert problem.endswith(" -m pip install --require-hashes -r requirements-tracing.txt.")
 
 
 def test_a_secret_is_not_read_from_a_file_that_everybody_can_read(tmp_path: Path) -> None:
