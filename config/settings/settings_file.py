@@ -107,12 +107,14 @@ def _wrong_shape(node: Node, setting: Setting) -> str:
 
     A list of one item has the same text as the item, so that the value's own check would take it.
     """
-    if node.id == "sequence" and setting.kind != "list":
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode) and setting.kind != "list":
         return (
             f"{setting.name} has a list as its value. Allowed: {allowed(setting)}. "
             "Write the value alone, without [ ]."
         )
-    if node.id == "mapping" and setting.kind != "dict":
+    if isinstance(node, yaml.MappingNode) and setting.kind != "dict":
         return f"{setting.name} has a map as its value. Allowed: {allowed(setting)}."
     return ""
 
