@@ -275,7 +275,7 @@ def _of_queue(jobs: Sequence[_Jobs]) -> Iterator[Metric]:
         ("failed", "Jobs that failed.", (ENDED, "failed")),
         ("timeout", "Attempts that ended at their time limit.", (FAILED, "time-limit")),
         ("node_fail", "Attempts that were lost with their node.", (FAILED, "node-lost")),
-        ("preempted", "Attempts that made room for others.", (PREEMPTED, "")),
+        ("preempted", "Attempts that were preempted, evicted or drained.", (PREEMPTED, "")),
     ):
         yield _one(f"slurm_queue_{name}", f"{what} All since counting began.", ended[key])
     reasons: Counter[tuple[str, ...]] = Counter()
@@ -289,7 +289,7 @@ def _of_queue(jobs: Sequence[_Jobs]) -> Iterator[Metric]:
 
 def _of_gpus() -> Iterator[Metric]:
     ((total, used),) = _rows(_GPUS)
-    yield _one("slurm_gpus_total", "GPUs that work.", total)
+    yield _one("slurm_gpus_total", "Healthy GPUs.", total)
     yield _one("slurm_gpus_alloc", "GPUs that jobs hold; a slice counts as its part of one.", used)
     yield _one("slurm_gpus_idle", "GPUs that no job holds.", max(0.0, float(total) - float(used)))
     yield _one(

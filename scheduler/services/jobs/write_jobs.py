@@ -170,11 +170,8 @@ def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None
     people = [jobs.submission.by for jobs in accepted]
     more = any(spec.depends_on or spec.elements_per_job for spec in specs)
     heads_too = () if more else (audit.heads_statement(people),)
-    columns = _columns([row for jobs in accepted for row in jobs.rows])
-    if any(jobs.submission.traceparent for jobs in accepted):
-        columns.add(TRACEPARENT, [jobs.submission.traceparent for jobs in accepted for _ in jobs.rows])
     numbers, heads = insert_jobs_with_events(
-        columns,
+        _rows_of_all(accepted),
         _events((jobs.submission for jobs in accepted), at=at),
         *heads_too,
     )
@@ -185,6 +182,14 @@ def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None
             wait_for_others(jobs, [row.part.spec for row in jobs.rows], others, at=at)
     _announce(accepted)
     audit.record_all([_audit_entry(jobs) for jobs in accepted], heads=audit.heads_of(heads))
+
+
+def _rows_of_all(accepted: Sequence[NewJobs]) -> NewRows:
+    """Their rows as columns, with the trace of each where one of them has one."""
+    columns = _columns([row for jobs in accepted for row in jobs.rows])
+    if any(jobs.submission.traceparent for jobs in accepted):
+        columns.add(TRACEPARENT, [jobs.submission.traceparent for jobs in accepted for _ in jobs.rows])
+    return columns
 
 
 def _announce(accepted: Sequence[NewJobs]) -> None:
