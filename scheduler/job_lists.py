@@ -108,6 +108,7 @@ class _Columns(NamedTuple):
     restart_delay_seconds: int | None
     restart_delay_max_seconds: int | None
     checkpoint: dict[str, Any]
+    limit_signal: dict[str, Any]
     preemptible: bool
     created_at: datetime
     begin_at: datetime | None
@@ -207,6 +208,7 @@ _JSON: Final = [
         "restart_rules",
         "probes",
         "checkpoint",
+        "limit_signal",
         "artifacts",
     )
 ]

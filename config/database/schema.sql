@@ -158,6 +158,7 @@
 -- migration scheduler.0087_requests_that_change a54481c39351b712
 -- migration scheduler.0088_arrays_by_number afdc1de3bac16fa2
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
+-- migration scheduler.0100_limits_of_running_jobs 99288d80930c5e92
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
 
@@ -3043,6 +3044,7 @@ CASE
 END) STORED,
     predicted_seconds bigint,
     predicted_from_runs smallint,
+    limit_changed_at timestamp with time zone,
     CONSTRAINT attempt_state_known CHECK (((state)::text = ANY ((ARRAY['assigned'::character varying, 'starting'::character varying, 'running'::character varying, 'stopping'::character varying, 'succeeded'::character varying, 'failed'::character varying, 'stopped'::character varying, 'lost'::character varying])::text[]))),
     CONSTRAINT scheduler_attempt_epoch_check CHECK ((epoch >= 0)),
     CONSTRAINT scheduler_attempt_exit_signal_check CHECK ((exit_signal >= 0)),

@@ -233,6 +233,9 @@ class JobSerializer(serializers.Serializer[Any]):
     checkpoint = serializers.DictField(
         help_text="Checkpoint settings; empty: no checkpoints. Times in seconds, sizes in MiB."
     )
+    limit_signal = serializers.DictField(
+        help_text="The signal before the time limit; empty: none. Times in seconds."
+    )
     preemptible = serializers.BooleanField()
     created_at = serializers.DateTimeField()
     begin_at = serializers.DateTimeField(allow_null=True)
@@ -366,6 +369,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "restart_delay": job.restart_delay_seconds,
         "restart_delay_max": job.restart_delay_max_seconds,
         "checkpoint": job.checkpoint,
+        "limit_signal": job.limit_signal,
         "preemptible": job.preemptible,
         "created_at": moment(job.created_at),
         "begin_at": moment(job.begin_at),

@@ -26,6 +26,8 @@ class Capabilities:
     keeps_secrets: bool = False
     #: Puts an uploaded folder into the working folder of a task before it starts.
     takes_uploads: bool = False
+    #: Takes another time limit for tasks that run.
+    changes_limits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,8 @@ class JobRequest(models.Model):
     preemptible = models.BooleanField(default=True)
     #: How it is asked for checkpoints, and what is kept of them; empty = it makes none.
     checkpoint = models.JSONField(default=dict, blank=True, db_default={})
+    #: The signal that it gets before its time limit, with all defaults; empty = none.
+    limit_signal = models.JSONField(default=dict, blank=True, db_default={})
 
     # How long it waits for others, and what then.
     depends_until_at = models.DateTimeField(null=True, blank=True)

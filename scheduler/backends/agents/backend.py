@@ -19,6 +19,7 @@ class AgentsBackend:
         suspends=True,
         keeps_secrets=True,
         takes_uploads=True,
+        changes_limits=True,
     )
 
     def submit(self, node: str, assignments: Sequence[Assignment]) -> None:

@@ -23,6 +23,7 @@ from scheduler.state.ledger.ledger import Accounts
 YOUNG: Final = timedelta(seconds=30)
 #: Why a hold is there that the start did not write.
 BUDGET_BEGAN: Final = "its budget began to count while it ran"
+LONGER_LIMIT: Final = "its time limit was made longer"
 FOUND: Final = "found by the reconciler"
 
 _LIVE: Final = f"""
@@ -70,6 +71,29 @@ def hold_running(rows: Sequence[Any], *, now: datetime, drift: bool) -> int:
             run_together(*statements)
     record_drift(found, reason=FOUND, repaired=True)
     return len({line.attempt_id for line in lines})
+
+
+def hold_longer(ending: ledger.Ending, *, now: datetime) -> None:
+    """Set aside more for a running attempt whose job got a longer time limit, where something was set aside for it.
+
+    Raises IntegrityError where a budget has too little left. What a shorter limit leaves is given back at the end.
+    """
+    accounts = ledger.read([ending])
+    own, held = accounts.entries.get(ending.attempt_id, []), accounts.runs.get(ending.attempt_id)
+    if held is None or not core.is_set_aside(own):
+        return
+    until_s = held.limit_s or int(now.timestamp()) + settings.LEDGER_OPEN_HOLD_SECONDS
+    begin_s = min(entry.from_s for entry in own)
+    cuts = {edge for terms in accounts.books.of(ending.project_id) for edge in terms.cuts(begin_s, until_s)}
+    more = core.more_hold(own, until_s=until_s, cuts=cuts, prices=accounts.books.prices)
+    lines = [
+        ledger.Line(
+            ending.project_id, ending.user_id, ending.job_number, ending.attempt_id, entry, LONGER_LIMIT
+        )
+        for entry in more
+    ]
+    if statements := ledger.write(lines, accounts.books, at=now):
+        run_together(*statements)
 
 
 def hold_all_running(*, now: datetime | None = None) -> int:

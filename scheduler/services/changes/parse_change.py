@@ -28,7 +28,7 @@ WHILE_PENDING: Final = (
     "begin_at", "deadline", "deadline_action", "wait_limit", "node_selector", "labels", "mail_type", "preemptible",
     "max_restarts", "depends_on",
 )  # fmt: skip
-#: And while it runs; a time limit only downwards.
+#: And while it runs; only operators make its time limit longer.
 WHILE_RUNNING: Final = ("name", "time_limit", "labels", "mail_type")
 #: What decides whether a job could ever start.
 _SIZE: Final = frozenset({
@@ -64,7 +64,7 @@ def parse_change(job: Job, changes: Mapping[str, Any], *, by: User) -> tuple[Job
             cluster_id=spec.queue.cluster_id,
         )  # fmt: skip
     if not inputs.problems and job.state not in PENDING | {JobState.PREEMPTED}:
-        _refuse_longer(inputs, job, spec, sent)
+        _refuse_longer(inputs, job, spec, sent, by=by)
     inputs.finish("The job cannot be changed")
     return spec, sent
 
@@ -154,13 +154,20 @@ def _left_out(default: Any) -> Any:
     return type(default)(default) if isinstance(default, (dict, list)) else default
 
 
-def _refuse_longer(inputs: RequestInputs, job: Job, spec: JobSpec, sent: Collection[str]) -> None:
-    """A running job's time limit may only become shorter: its nodes keep the limit that they were given."""
-    before, after = job.time_limit_seconds, spec.time_limit_seconds
-    if "time_limit" in sent and before is not None and (after is None or after > before):
+def is_longer(before: int | None, after: int | None) -> bool:
+    """Whether a job may run longer with the time limit `after` than with `before`; None is no limit."""
+    return before is not None and (after is None or after > before)
+
+
+def _refuse_longer(
+    inputs: RequestInputs, job: Job, spec: JobSpec, sent: Collection[str], *, by: User
+) -> None:
+    """Others were planned behind a running job by its time limit: only an operator makes it longer, as in Slurm."""
+    before = job.time_limit_seconds
+    if "time_limit" in sent and is_longer(before, spec.time_limit_seconds) and not by.is_operator:
         inputs.wrong(
             "time_limit",
-            f"A running job keeps its time limit of {before} seconds or gets a shorter one. Requeue the job and change "
-            "the limit then, or submit the rest of the work as another job.",
+            f"The time limit of a running job is {before} seconds; you can shorten it, and an operator can make it "
+            "longer. Ask an operator, or submit the rest of the work as another job.",
             code="not-changeable",
         )

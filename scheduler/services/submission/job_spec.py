@@ -56,11 +56,13 @@ from scheduler.services.submission.fields_placement import (
 )
 from scheduler.services.submission.fields_restart import (
     CHECKPOINT,
+    LIMIT_SIGNAL,
     MAX_PROBES,
     MAX_RULES,
     PROBE,
     RESTART_RULE,
     read_checkpoint,
+    read_limit_signal,
     read_probes,
     read_restart_rules,
 )
@@ -534,6 +536,11 @@ class JobSpec:
         left_out="none are made or kept", example={"signal": "USR1", "every": "1h"},
         elsewhere=("checkpoint_interval", "checkpointing"), columns={"checkpoint": ""}, form=_RARE,
     )  # fmt: skip
+    limit_signal: dict[str, Any] = declared(
+        "limit_signal", kind=Kind.OBJECT, read=read_limit_signal, schema=LIMIT_SIGNAL, default={},
+        help="The job gets a signal before its time limit. {} takes all defaults.",
+        left_out="none", example={"signal": "USR1", "before": "2m"}, columns={"limit_signal": ""}, form=_RARE,
+    )  # fmt: skip
     preemptible: bool = flag(
         "preemptible", default=True, help="Whether the job may be preempted.", columns={"preemptible": ""},
         form=_RARE,
@@ -628,7 +635,7 @@ def features_of(job: Any) -> int:
     """What the agent of its node has to know, of a request or of a job's row: bits of `agent_features.FEATURES`."""
     return needed(
         secrets=job.secrets, checkpoint=job.checkpoint, probes=job.probes, upload=job.upload, artifacts=job.artifacts,
-        output=job.output_path or job.error_path,
+        output=job.output_path or job.error_path, signals=job.limit_signal,
     )  # fmt: skip
 
 

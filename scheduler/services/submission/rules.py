@@ -457,6 +457,19 @@ def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
         )
 
 
+@rule("limit_signal", "time_limit", "elements_per_job")
+def a_signal_has_a_limit_before_it(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A signal before the time limit is for a job that has one, and that runs one thing."""
+    if not spec.limit_signal:
+        return
+    if spec.elements_per_job:
+        why = "A job of several elements gets no signal before the limit of each; leave elements_per_job out."
+        inputs.wrong("limit_signal", why, code="inconsistent")
+    elif spec.time_limit_seconds is None and not inputs.problems:
+        why = "There is no time limit that the signal could come before; give time_limit, or leave this out."
+        inputs.wrong("limit_signal", why, code="inconsistent")
+
+
 @rule("upload", "working_dir")
 def an_upload_has_its_own_folder(spec: JobSpec, inputs: RequestInputs) -> None:
     """An upload is put into the folder that Muster makes for the job, not into a `working_dir`."""
@@ -511,4 +524,5 @@ RULES: Final[tuple[Rule, ...]] = (
     probes_have_what_they_check,
     tasks_can_keep_their_spread,
     checkpoints_have_a_place,
+    a_signal_has_a_limit_before_it,
 )

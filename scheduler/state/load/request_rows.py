@@ -54,6 +54,7 @@ _SAYS: Final = {
     "uploads": "request.upload IS NOT NULL",
     "artifacts": "request.artifacts <> '[]'",
     "output files": "request.output_path <> '' OR request.error_path <> ''",
+    "signals": "request.limit_signal <> jsonb_build_object()",
 }
 #: The same of a row `request` and its row `job`, part of every query that reads jobs.
 REQUEST_COLUMNS: Final = {

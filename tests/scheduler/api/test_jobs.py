@@ -35,7 +35,7 @@ FIELDS = {
     "depends_on", "array_id", "job_id",
     "array_index", "array_max_running", "restart_policy", "max_restarts", "restart_rules", "probes", "checkpoint",
     "artifacts", "standard_output", "standard_error", "open_mode",
-    "restart_delay", "restart_delay_max", "preemptible", "created_at", "begin_at",
+    "restart_delay", "restart_delay_max", "limit_signal", "preemptible", "created_at", "begin_at",
     "deadline", "eligible_at", "scheduled_at", "started_at", "completed_at", "expected_start", "likely_start",
     "exit_code",
     "failure_class",

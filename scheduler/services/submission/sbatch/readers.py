@@ -18,7 +18,7 @@ from scheduler.models.results.checkpoint_policy import SIGNALS
 from scheduler.services.submission.fields import BadValue
 from scheduler.services.submission.fields_dependencies import read_array
 from scheduler.services.submission.fields_placement import MAX_VALUE
-from scheduler.services.submission.fields_restart import MAX_GRACE
+from scheduler.services.submission.fields_restart import MAX_BEFORE, MAX_GRACE
 from scheduler.services.submission.fields_task import secret_of_text
 from scheduler.services.submission.sbatch.dependencies import read_dependency
 from scheduler.services.submission.sbatch.directives import Directives, Gpus, NotSupported
@@ -169,7 +169,10 @@ _SIGNAL: Final = re.compile(r"(?:([RB]{1,2}):)?([A-Za-z0-9]{1,8})(?:@([0-9]{1,5}
 
 
 def _signal(found: Directives, value: str) -> str | None:
-    """The signal that asks for a checkpoint, how long before the time limit, and whether the script alone gets it."""
+    """The signal before the time limit, how long before, and whether the script alone gets it.
+
+    Where the site stores checkpoints the signal asks for one, so that it also comes before preemption.
+    """
     match = _SIGNAL.fullmatch(value)
     if match is None:
         raise BadValue(f"{value[:40]!r} is not a signal; write for example B:USR1@90")
@@ -182,9 +185,14 @@ def _signal(found: Directives, value: str) -> str | None:
         raise BadValue(f"{value[:40]!r} names no signal; write for example USR1@90")
     if word not in SIGNALS:
         return f"Jobs are asked for checkpoints by {', '.join(SIGNALS)}; SIGTERM comes with every stop."
-    if not (settings.MUSTER_STORAGE or settings.CHECKPOINT_PATH):
-        return "This site has no storage for checkpoints; a job gets SIGTERM, and SIGKILL after the grace period."
     asked: dict[str, Any] = {"signal": word, "to": "shell" if to and "B" in to else "all"}
+    if int(seconds or 0) > MAX_BEFORE:
+        raise BadValue(f"{value[:40]!r}: the signal comes at most {MAX_BEFORE} s before the time limit")
+    if not (settings.MUSTER_STORAGE or settings.CHECKPOINT_PATH):
+        if seconds is not None and int(seconds):
+            asked["before"] = int(seconds)
+        found.fill("limit_signal", asked)
+        return None
     if seconds is not None and int(seconds):
         asked["grace"] = min(int(seconds), MAX_GRACE)
     found.fill("checkpoint", asked)
@@ -210,11 +218,17 @@ def _priority(found: Directives, value: str) -> None:
     found.fill("priority", int(value) if re.fullmatch(r"\d{1,10}", value, re.ASCII) else value)
 
 
+#: As Slurm.
+MAX_NICE: Final = 2_147_483_645
+
+
 def _nice(found: Directives, value: str) -> str | None:
     """How much lower than others the job is put: Slurm's default of 100 is 10 here, of 100."""
-    match = re.fullmatch(r"(-?)(\d{1,10})", value or "100", re.ASCII)
+    match = re.fullmatch(r"(-?)(\d{1,10})(?:\.\d*)?", value or "100", re.ASCII)
     if match is None:
         return f"{value[:40]!r} is not a number."
+    if int(match[2]) > MAX_NICE:
+        raise BadValue(f"{value[:40]!r} is out of range; write a number up to {MAX_NICE}")
     if match[1] and int(match[2]):
         raise BadValue("only operators raise a job with a negative number; use --priority")
     found.nice = int(match[2])
