@@ -72,7 +72,12 @@ def _configuration(verbs: Any) -> None:
 
 def _changes(verbs: Any) -> None:
     """What changes one job."""
-    change = _verb(verbs, "change", changes.change, "change fields of a pending job, in place")
+    change = _verb(
+        verbs,
+        "change",
+        changes.change,
+        "change fields of a pending job in place, or the time limit of a running one",
+    )
     change.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], required=True,
         help="a field of the job, such as priority=40, queue=long or time_limit=2h; null resets it; may be repeated",
@@ -81,7 +86,7 @@ def _changes(verbs: Any) -> None:
         "cancel": "end a job; by the number of an array, all elements",
         "hold": "hold a pending job until it is released; by the number of an array, all elements",
         "release": "release a held job; by the number of an array, all elements",
-        "requeue": "stop a running job and queue it again",
+        "requeue": "stop a running job and queue it again, or queue one that has ended",
     }
     made = [change, *(_verb(verbs, name, changes.act, about) for name, about in abouts.items())]
     for one in made:
@@ -115,7 +120,7 @@ def _many(verbs: Any) -> None:
         "cancel": "cancel jobs",
         "hold": "hold pending jobs",
         "release": "release held jobs",
-        "requeue": "stop running jobs and queue them again",
+        "requeue": "stop running jobs and queue them again; with --filter state=failed, failed ones",
         "reprioritise": "change the priority of pending jobs",
     }
     for name, about in abouts.items():

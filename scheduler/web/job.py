@@ -137,7 +137,7 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
         possible.add("hold")
     if job.state == JobState.HELD and may_release(job, user, _role(job, user)):
         possible.add("release")
-    if job.state in ACTIVE - {JobState.STOPPING, JobState.PREEMPTING, JobState.MIGRATING}:
+    if job.is_terminal or job.state in ACTIVE - {JobState.STOPPING, JobState.PREEMPTING, JobState.MIGRATING}:
         possible.add("requeue")
     if not job.is_terminal:
         possible.add("boost")

@@ -37,6 +37,7 @@ from scheduler.services.jobs.elements import write_elements
 from scheduler.services.submission.dependencies import Others, look_at_others, wait_for_others
 from scheduler.services.submission.job_spec import JobSpec
 from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
+from scheduler.services.submission.submitter import Bound
 from scheduler.services.uploads.verbs import hold_for_jobs
 from scheduler.state.lifecycle.dependencies import not_evaluated, wait_reason
 
@@ -374,11 +375,13 @@ class _Room:
             )
 
 
-def require_room(queue: Queue) -> None:
-    """Raise TooMany where a queue is full for one more pending job; until the transaction ends, none other comes."""
-    _Room([SimpleNamespace(queue=queue, waits_on=())]).take(  # type: ignore[list-item]
-        [SimpleNamespace(queue=queue, waits_on=(), size=1)]  # type: ignore[list-item]
-    )
+def require_room(queue: Queue, *, jobs: int = 1, waits_on: Sequence[Bound] = ()) -> None:
+    """Raise TooMany where a queue or one of these lines is full for this number of pending jobs.
+
+    Until the transaction ends, none other comes.
+    """
+    more: Any = [SimpleNamespace(queue=queue, waits_on=waits_on, size=jobs)]
+    _Room(more).take(more)
 
 
 def _lock(kind: int, number: int) -> None:
