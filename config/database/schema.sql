@@ -158,7 +158,7 @@
 -- migration scheduler.0087_requests_that_change a54481c39351b712
 -- migration scheduler.0088_arrays_by_number afdc1de3bac16fa2
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
--- migration scheduler.0100_limits_of_running_jobs 99288d80930c5e92
+-- migration scheduler.0100_limits_of_running_jobs 2cdc8db0823c8973
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
 
@@ -3651,6 +3651,7 @@ CREATE TABLE public.scheduler_jobrequest (
     deadline_action character varying(4) DEFAULT 'none'::character varying NOT NULL,
     wait_limit_seconds bigint,
     array_number bigint,
+    limit_signal jsonb DEFAULT '{}'::jsonb NOT NULL,
     CONSTRAINT job_amounts_not_negative CHECK (((cpu_millis >= 0) AND (memory_mib >= 0) AND (storage_mib >= 0))),
     CONSTRAINT job_deadline_action_known CHECK ((((deadline_action)::text = 'none'::text) OR (((deadline_action)::text = 'end'::text) AND (deadline_at IS NOT NULL)))),
     CONSTRAINT job_has_tasks CHECK ((tasks >= 1)),

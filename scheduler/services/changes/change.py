@@ -110,8 +110,7 @@ def _write(job: Job, spec: JobSpec, sent: frozenset[str], others: Others, *, by:
     for name, value in columns.items():
         setattr(job, name, value)
     job.queue = spec.queue
-    if "time_limit_seconds" in columns and job.is_active:
-        running_limits.change(job, before=before["time_limit_seconds"], at=now)
+    running_limits.follow(job, before, at=now)
     moved = _moved(job, at=now) if job.state in PENDING and after.keys() - KEEPS_ITS_PLACE else {}
     for name, value in moved.items():
         setattr(job, name, value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q
@@ -25,16 +26,20 @@ def lock_budgets(job: Job) -> None:
     ledger.lock_periods(list(job.attempts.live().values_list("pk", flat=True)))
 
 
-def change(job: Job, *, before: int | None, at: datetime) -> None:
-    """Have the processes of this job, whose new limit is written, end by that limit, counted from their start.
+def follow(job: Job, before: Mapping[str, Any], *, at: datetime) -> None:
+    """Have the processes of a job that runs end by its time limit, counted from their start, where that was changed.
+
+    The new limit is written; `before` are the changed columns as they were.
 
     The order is repeated until the agents have it, however long one is away. Raises Conflict where a longer limit
     would not act, or where the budget has too little left; a shorter one acts in any case, as the server keeps it too.
     """
+    if "time_limit_seconds" not in before or not job.is_active:
+        return
     attempt = job.attempts.live().select_for_update(no_key=True).first()
     if attempt is None:
         return
-    if is_longer(before, job.time_limit_seconds):
+    if is_longer(before["time_limit_seconds"], job.time_limit_seconds):
         _refuse_what_would_not_act(job, attempt)
         _hold_more(job, attempt, at=at)
     Attempt.objects.filter(pk=attempt.pk).update(limit_changed_at=at)

@@ -303,17 +303,18 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_number is not None and job.array_index is not None:
         assignment["array_id"], assignment["array_index"] = str(job.array_number), job.array_index
+    _add_signals(assignment, job)
+
+
+def _add_signals(assignment: Assignment, job: _AttemptRow) -> None:
+    """The signal before the time limit, and how the job is asked for checkpoints."""
     if job.limit_signal != "{}":
         asked = json.loads(job.limit_signal)
         number = int(getattr(signal, f"SIG{asked['signal']}"))
-        assignment["limit_signal"] = LimitSignal(
-            signal=number, to=asked["to"], before_seconds=asked["before"]
-        )
-    if job.checkpoint != "{}":
-        _add_checkpoint(assignment, job)
-
-
-def _add_checkpoint(assignment: Assignment, job: _AttemptRow) -> None:
+        terms = LimitSignal(signal=number, to=asked["to"], before_seconds=asked["before"])
+        assignment["limit_signal"] = terms
+    if job.checkpoint == "{}":
+        return
     policy = policy_of(json.loads(job.checkpoint))
     if policy is not None:
         assignment["checkpoint"] = CheckpointTerms(

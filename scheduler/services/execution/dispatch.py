@@ -161,11 +161,7 @@ def _compare(live: Sequence[_LiveTask], known: Mapping[int, int]) -> _Compared:
         if not is_known:
             found.orders.verify.append([row.task, row.epoch])
     found.orders.worlds = _worlds(live, known)
-    found.orders.limits = [
-        [row.task, row.epoch, row.changed_limit]
-        for row in live
-        if row.changed_limit is not None and known.get(row.task) == row.epoch and not row.is_to_stop
-    ]
+    found.orders.limits = _limits(live, known)
     epochs = {row.task: row.epoch for row in live}
     found.orders.stops += stale_stops(pair for pair in known.items() if epochs.get(pair[0]) != pair[1])
     return found
@@ -177,6 +173,15 @@ def _worlds(live: Sequence[_LiveTask], known: Mapping[int, int]) -> list[list[An
         [row.task, row.epoch, len(row.ranks_left), ranges_of(row.ranks_left)]
         for row in live
         if row.ranks_left and known.get(row.task) == row.epoch and not row.is_to_stop
+    ]
+
+
+def _limits(live: Sequence[_LiveTask], known: Mapping[int, int]) -> list[list[int]]:
+    """The tasks that go on with another time limit than they were given."""
+    return [
+        [row.task, row.epoch, row.changed_limit]
+        for row in live
+        if row.changed_limit is not None and known.get(row.task) == row.epoch and not row.is_to_stop
     ]
 
 

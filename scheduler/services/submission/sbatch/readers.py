@@ -176,29 +176,30 @@ def _signal(found: Directives, value: str) -> str | None:
     match = _SIGNAL.fullmatch(value)
     if match is None:
         raise BadValue(f"{value[:40]!r} is not a signal; write for example B:USR1@90")
-    to, word, seconds = match.groups()
-    word = word.upper().removeprefix("SIG")
-    if word.isdecimal():
+    to, word, seconds = match[1] or "", _name_of_signal(match[2], value), int(match[3] or 0)
+    if seconds > MAX_BEFORE:
+        raise BadValue(f"{value[:40]!r}: the signal comes at most {MAX_BEFORE} s before the time limit")
+    if word not in SIGNALS:
+        return f"Jobs get {', '.join(SIGNALS)} before their time limit; SIGTERM comes with every stop."
+    asked: dict[str, Any] = {"signal": word, "to": "shell" if "B" in to else "all"}
+    if not (settings.MUSTER_STORAGE or settings.CHECKPOINT_PATH):
+        found.fill("limit_signal", {**asked, **({"before": seconds} if seconds else {})})
+        return None
+    found.fill("checkpoint", {**asked, **({"grace": min(seconds, MAX_GRACE)} if seconds else {})})
+    return f"The signal comes at most {MAX_GRACE} s before the limit." if seconds > MAX_GRACE else None
+
+
+def _name_of_signal(text: str, value: str) -> str:
+    """The name without SIG, or the number of one that jobs do not get; raises BadValue for what is no signal."""
+    word = text.upper().removeprefix("SIG")
+    if not word.isdecimal():
+        known = hasattr(signal, f"SIG{word}")
+    else:
+        known = int(word) in range(1, 65)
         word = next((one for one in SIGNALS if int(getattr(signal, f"SIG{one}")) == int(word)), word)
-    known = int(word) in range(1, 65) if word.isdecimal() else hasattr(signal, f"SIG{word}")
     if not known:
         raise BadValue(f"{value[:40]!r} names no signal; write for example USR1@90")
-    if word not in SIGNALS:
-        return f"Jobs are asked for checkpoints by {', '.join(SIGNALS)}; SIGTERM comes with every stop."
-    asked: dict[str, Any] = {"signal": word, "to": "shell" if to and "B" in to else "all"}
-    if int(seconds or 0) > MAX_BEFORE:
-        raise BadValue(f"{value[:40]!r}: the signal comes at most {MAX_BEFORE} s before the time limit")
-    if not (settings.MUSTER_STORAGE or settings.CHECKPOINT_PATH):
-        if seconds is not None and int(seconds):
-            asked["before"] = int(seconds)
-        found.fill("limit_signal", asked)
-        return None
-    if seconds is not None and int(seconds):
-        asked["grace"] = min(int(seconds), MAX_GRACE)
-    found.fill("checkpoint", asked)
-    return (
-        f"The signal comes at most {MAX_GRACE} s before the limit." if int(seconds or 0) > MAX_GRACE else None
-    )
+    return word
 
 
 # ---------------------------------------------------------------- whose turn
