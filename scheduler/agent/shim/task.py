@@ -121,7 +121,8 @@ class ShimTask:
             return None
         if self.record.get("signalled_limit") == self.limit_seconds:
             return None
-        return max(self.record["started_boot_ms"], limit_at_ms - asked["before_seconds"] * 1000)
+        before_ms: int = asked["before_seconds"] * 1000
+        return max(self.record["started_boot_ms"], limit_at_ms - before_ms)
 
     def signal(self, number: int, *, tree: bool = False) -> None:
         """Signal the process group of the task, and with `tree` also its descendants in other groups.

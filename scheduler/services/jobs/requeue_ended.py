@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from accounts import permissions
 from infra.errors import Conflict
@@ -57,8 +58,7 @@ def _could_not_start(job: Job, at: datetime) -> tuple[bool, str, str]:
         return True, "its deadline, at which it is ended, has passed", _AGAIN
     if JobElements.objects.filter(job=job.pk).exists():
         return True, "runs several elements of its array, each of which has its own end", _AGAIN
-    upload = job.upload and FolderUpload.objects.select_for_update().filter(pk=job.upload).first()
-    if job.upload and (upload is None or upload.state != FolderUploadState.READY):
+    if job.upload is not None and not _has_upload(job.upload):
         return (
             True,
             "the uploaded folder that it begins with was removed",
@@ -71,6 +71,12 @@ def _could_not_start(job: Job, at: datetime) -> tuple[bool, str, str]:
             _AGAIN,
         )
     return False, "", ""
+
+
+def _has_upload(upload: UUID) -> bool:
+    """Whether the bytes of an uploaded folder are there; they stay so until this transaction ends."""
+    row = FolderUpload.objects.select_for_update().filter(pk=upload).first()
+    return row is not None and row.state == FolderUploadState.READY
 
 
 def _would_lose(job: Job) -> tuple[bool, str, str]:
