@@ -48,9 +48,10 @@ class Script:
         return re.sub(r"@(\w+)@", lambda found: numbers[found[1]], script)
 
 
+#: Not those of a task: each task runs the script here, with the variables that srun sets.
 _READ: Final = (
-    "JOB_NAME NNODES NTASKS NPROCS CPUS_PER_TASK MEM_PER_NODE MEM_PER_CPU ARRAY_TASK_ID ARRAY_TASK_COUNT ARRAY_TASK_MIN"
-    " ARRAY_TASK_MAX ARRAY_TASK_STEP PROCID LOCALID NODEID RESTART_COUNT JOB_NUM_NODES TASKS_PER_NODE"
+    "JOB_NAME NNODES JOB_NUM_NODES CPUS_PER_TASK MEM_PER_NODE MEM_PER_CPU ARRAY_TASK_ID ARRAY_TASK_COUNT"
+    " ARRAY_TASK_MIN ARRAY_TASK_MAX ARRAY_TASK_STEP PROCID LOCALID NODEID TASKS_PER_NODE"
 )
 #: Prints what programs read; of a process number only whether it is its own.
 _ENV: Final = (

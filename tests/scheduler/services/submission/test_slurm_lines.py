@@ -106,7 +106,6 @@ TAKEN: Final = (
     "--time=00:00:30",
     "-t UNLIMITED -p main",
     "-t infinite -p main",
-    "-t -5",
     "-t 0:90",
     "--mem=2g",
     "--mem=2GB",
@@ -124,7 +123,6 @@ TAKEN: Final = (
     "-a 1-3; -a 5-6",
     "-a 1-2%0",
     "-N 1-2",
-    "-N 1k",
     "-n +3",
     "-N 2; -n 1",
     "-N 2; --ntasks-per-node=2; -c 4",
@@ -199,6 +197,8 @@ NOT_HERE: Final = {
     "-a 1-5%-1": "a throttle below zero has no meaning",
     "-a 1-3%2,5-7%1": "an array has one throttle",
     "-C [rack1|rack2]; -N 2": "nodes that all have the same one of several features cannot be requested",
+    "-N 1k": "a number of nodes has no unit",
+    "-t -5": "a time below zero is no limit there, and a slip here",
     "-L matlab:0": "licenses of the whole cluster do not exist",
 }
 
