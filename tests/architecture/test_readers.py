@@ -279,6 +279,7 @@ NOT_TEXT: Final = {
     "read_drain": "fields of bounded text", "read_drain_of": "fields of bounded text",
     "read_inventory": "fields", "read_isolation": "bounded texts",
     "read_pack": "as tolerations", "read_restart_rules": "as tolerations", "read_checkpoint": "as tolerations",
+    "read_limit_signal": "as tolerations",
     "read_probes": "as tolerations", "read_usage": "numbers",
     "read_upload": "bounded text", "read_env": "fields of bounded text", "read_working_dir": "field name",
     "read_job_type": "bounded text", "read_ref": "bounded text", "read_cpu_cores": "field cpu_cores",

@@ -50,7 +50,7 @@ def follow(job: Job, before: Mapping[str, Any], *, at: datetime) -> None:
 def _refuse_what_would_not_act(job: Job, attempt: Attempt) -> None:
     if attempt.stop_asked_at is not None:
         raise Conflict(
-            message=f"The processes of job {job.said_number} are being stopped; a longer limit would not keep them.",
+            message=f"The processes of job {job.said_number} are being stopped already, whatever the limit is.",
             way_out="Wait until the job has ended or waits again, then change the limit or submit the job again.",
         )
     cluster = job.queue.cluster
