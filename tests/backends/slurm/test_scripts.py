@@ -49,15 +49,8 @@ class Script:
 
 
 #: Not those of a task: each task runs the script here, with the variables that srun sets.
-_READ: Final = (
-    "JOB_NAME NNODES JOB_NUM_NODES CPUS_PER_TASK MEM_PER_NODE MEM_PER_CPU ARRAY_TASK_ID ARRAY_TASK_COUNT"
-    " ARRAY_TASK_MIN ARRAY_TASK_MAX ARRAY_TASK_STEP PROCID LOCALID NODEID TASKS_PER_NODE"
-)
-#: Prints what programs read; of a process number only whether it is its own.
-_ENV: Final = (
-    f'for n in {_READ}; do v=SLURM_$n; echo "$n=${{!v-unset}}"; done; [ "$SLURM_TASK_PID" = $$ ] && echo own pid;'
-    ' [ "${SLURM_ARRAY_JOB_ID-$SLURM_JOB_ID}" -gt 0 ] && echo a number'
-)
+_READ: Final = "JOB_NAME NNODES JOB_NUM_NODES CPUS_PER_TASK MEM_PER_NODE MEM_PER_CPU"
+_ENV: Final = f'for n in {_READ}; do v=SLURM_$n; echo "$n=${{!v-unset}}"; done'
 SCRIPTS: Final = (
     Script("plain", "-J plain\n-c 2\n--mem=200M", _ENV),
     Script("array", "-J sweep\n-a 3-7:2%2\n--mem-per-cpu=100M", _ENV),
