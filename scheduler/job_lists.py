@@ -84,6 +84,7 @@ class _Columns(NamedTuple):
     extras: dict[str, int]
     time_limit_seconds: int | None
     working_dir: str
+    image: str | None
     artifacts: list[str]
     output_path: str
     error_path: str

@@ -10,6 +10,7 @@ from scheduler.services.artifacts import removal as artifact_removal
 from scheduler.services.artifacts import uploads
 from scheduler.services.checkpoints import removal as checkpoint_removal
 from scheduler.services.cluster import inventory_service, node_scores, quarantine
+from scheduler.services.execution import driving
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.moves import drive
 from scheduler.services.planning import forecasts, planner
@@ -25,6 +26,12 @@ def plan_all() -> None:
 @shared_task
 def reconcile() -> None:
     reconcile_all()
+
+
+@shared_task(acks_late=False)
+def drive_backends() -> None:
+    """Drive the clusters whose backend has no agents, and stay; beat starts it anew when it ends."""
+    driving.stay(stop=planner.worker_stops)
 
 
 @shared_task

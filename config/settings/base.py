@@ -181,6 +181,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(PLAN_SECONDS),
         "options": {"queue": "scheduling", "expire_seconds": 3 * PLAN_SECONDS},
     },
+    "drive backends without agents": {
+        "task": "scheduler.tasks.drive_backends",
+        "schedule": every(2),
+        "options": {"queue": "default", "expire_seconds": 6},
+    },
     "quarantine nodes where jobs of several people fail": {
         "task": "scheduler.tasks.watch_nodes",
         "schedule": every(30),

@@ -129,6 +129,8 @@ class Assignment(TypedDict):
     secrets: NotRequired[SecretsToGive]
     #: The id of the uploaded folder that its working folder begins with.
     upload: NotRequired[str]
+    #: The container image that it runs in, where its backend runs images.
+    image: NotRequired[str]
 
 
 class SecretsToGive(TypedDict):

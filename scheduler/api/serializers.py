@@ -201,6 +201,7 @@ class JobSerializer(serializers.Serializer[Any]):
     artifacts = serializers.ListField(
         child=serializers.CharField(), help_text="Patterns of files that are stored when it ends."
     )
+    image = serializers.CharField(allow_null=True, help_text="The container image that its tasks run in.")
     standard_output = serializers.CharField(help_text="A file that its output also goes to.")
     standard_error = serializers.CharField()
     open_mode = serializers.ChoiceField(OPEN_MODES)
@@ -398,6 +399,7 @@ def _deadline_of(job: Job | JobRow) -> dict[str, Any]:
 def _files_of(job: Job | JobRow) -> dict[str, Any]:
     """What is to be kept of the working folder, and where the output also goes."""
     return {
+        "image": job.image,
         "artifacts": job.artifacts,
         "standard_output": job.output_path,
         "standard_error": job.error_path,

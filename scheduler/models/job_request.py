@@ -94,6 +94,8 @@ class JobRequest(models.Model):
     working_dir = models.CharField(max_length=1024, blank=True)
     #: The `FolderUpload` that its working folder begins with.
     upload = models.UUIDField(null=True, blank=True)
+    #: The container image that its tasks run in; null = none, which costs a row nothing.
+    image = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
 
     # How much, per task.
     tasks = models.PositiveIntegerField(default=1)

@@ -112,7 +112,7 @@ SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, q
     queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes,
     CASE WHEN a.epoch > 1 THEN (SELECT min(t.id) FROM scheduler_attempt e JOIN scheduler_task t ON t.attempt_id = e.id
         WHERE e.job_id = j.number) END,
-    r.secrets, j.user_id, j.project_id, r.upload,
+    r.secrets, j.user_id, j.project_id, r.upload, r.image,
     (SELECT c.slug FROM scheduler_cluster c WHERE c.id = queue.cluster_id)
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
@@ -166,6 +166,7 @@ class _AttemptRow(NamedTuple):
     user_id: int
     project_id: int
     upload: UUID | None
+    image: str | None
     cluster: str | None
 
     @property
@@ -228,6 +229,8 @@ def _describe(
             assignment["first_task"] = first
         if (upload := attempts[task.attempt].upload) is not None:
             assignment["upload"] = str(upload)
+        if (image := attempts[task.attempt].image) is not None:
+            assignment["image"] = image
         assignments.append(assignment)
     return assignments
 

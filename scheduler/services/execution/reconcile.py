@@ -11,13 +11,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from scheduler import outbox
-from scheduler.backends.registry import UnknownBackend
 from scheduler.core.lifecycle import StopReason
-from scheduler.models import Cluster
 from scheduler.services.cluster.heartbeats import DOOR_SCOPE
 from scheduler.services.cluster.node_scores import SILENT
 from scheduler.services.execution import dispatch
-from scheduler.services.execution.backend_driver import drive_backend
 from scheduler.services.execution.reports import BATCH, announce_nodes_of
 from scheduler.services.execution.slow_starts import note_slow_starts
 from scheduler.services.jobs import deadlines
@@ -61,11 +58,6 @@ def reconcile_all() -> Reconciled:
     overdue = _stop_overdue()
     waits = _end_waits()
     limits = deadlines.check_limits(at=timezone.now())
-    for cluster in Cluster.objects.order_by("id"):
-        try:
-            drive_backend(cluster)
-        except (ConnectionError, UnknownBackend) as error:
-            log.warning("backend_unavailable", cluster=cluster.slug, error=str(error))
     return Reconciled(unknown, down, len(lost), len(settled), overdue, waits, note_slow_starts(), limits)
 
 

@@ -72,6 +72,7 @@ from scheduler.services.submission.fields_task import (
     MAX_MAIL_TYPES,
     MAX_PATH,
     MAX_SECRETS,
+    MAX_IMAGE,
     MAX_UPLOAD,
     SECRET,
     read_artifacts,
@@ -85,6 +86,7 @@ from scheduler.services.submission.fields_task import (
     read_memory,
     read_ref,
     read_secrets,
+    read_image,
     read_upload,
     read_working_dir,
 )
@@ -401,6 +403,15 @@ class JobSpec:
         left_out="an empty working folder", example="4b1f3c1e-6c1d-4f0e-9d5e-2f6f8d1f7a10",
         elsewhere=("files", "input_files", "folder"), columns={"upload": ""},
         form=Form(label="Folder", group="what", place=1, widget=Widget.OWN),
+    )  # fmt: skip
+    image: str | None = declared(
+        "image", kind=Kind.TEXT, read=read_image, always=True, default=None, most=MAX_IMAGE,
+        help="The container image that each task runs in, in queues whose backend runs images. The command runs with "
+        "the image's /bin/sh, its variables and its account.",
+        left_out="none: the task runs on the node itself", example="ghcr.io/acme/train:2.1",
+        elsewhere=("container", "container_image", "docker_image", "docker"), columns={"image": ""},
+        form=Form(label="Container image", group="place", placeholder="none", code=True,
+                  hint="For queues that run containers."),
     )  # fmt: skip
     working_dir: str = declared(
         "working_dir", kind=Kind.TEXT, read=read_working_dir, default="", most=MAX_PATH,

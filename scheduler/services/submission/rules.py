@@ -18,7 +18,7 @@ from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, T
 from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartAction
 from scheduler.services.submission.declaration import Rule, rule
 from scheduler.services.submission.fields_restart import ProbeKind
-from scheduler.services.submission.fields_task import MEMORY_UNITS
+from scheduler.services.submission.fields_task import MEMORY_UNITS, refuse_what_backend_lacks
 
 if TYPE_CHECKING:
     from scheduler.services.submission.job_spec import JobSpec, RequestInputs
@@ -478,8 +478,26 @@ def a_variable_has_one_value(spec: JobSpec, inputs: RequestInputs) -> None:
             )
 
 
+@rule("queue", "checkpoint", "probes", "standard_output", "standard_error", "numa", "elements_per_job", "elastic")
+def the_backend_acts_on_each_field(spec: JobSpec, inputs: RequestInputs) -> None:
+    """The backend of the queue acts on all that the job asks for."""
+    asked = (
+        ("checkpoint", spec.checkpoint, "makes_checkpoints"),
+        ("probes", spec.probes, "runs_probes"),
+        ("standard_output", spec.output_path, "writes_output_files"),
+        ("standard_error", spec.error_path, "writes_output_files"),
+        ("numa", spec.numa == "one", "binds_numa"),
+        ("elements_per_job", spec.elements_per_job, "runs_elements"),
+        ("elastic", spec.elastic, "resizes"),
+    )
+    for name, is_asked, capability in asked:
+        if is_asked:
+            refuse_what_backend_lacks(inputs, name, capability)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     a_job_runs_one_thing,
+    the_backend_acts_on_each_field,
     a_variable_has_one_value,
     artefacts_are_of_the_jobs_own_folder,
     an_upload_has_its_own_folder,
