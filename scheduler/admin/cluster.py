@@ -17,9 +17,9 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 from accounts import permissions
 from accounts.admin.base import table
 from accounts.models import User
+from infra.errors import InvalidInput
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.admin.base import FactsAdmin, FactsInline, LongTable, SettingsAdmin, SettingsForm, Verb
-from infra.errors import InvalidInput
 from scheduler.backends.registry import check_settings, installed
 from scheduler.models import (
     Allocation,
@@ -79,11 +79,13 @@ class ClusterForm(SettingsForm):
                 check_settings(cleaned["backend"], cleaned["backend_settings"])
             except InvalidInput as error:
                 wrong = "; ".join(f"{one.field} {one.message}" for one in error.problems)
-                self.add_error("backend_settings", " ".join(filter(None, (error.message, wrong, error.way_out))))
+                self.add_error(
+                    "backend_settings", " ".join(filter(None, (error.message, wrong, error.way_out)))
+                )
         if self.instance.pk and "backend" in self.changed_data and self.instance.nodes.exists():
             self.add_error(
                 "backend",
-                f"Cluster {self.instance.slug} has nodes of its backend; remove the nodes first, or make another cluster.",
+                f"Cluster {self.instance.slug} has nodes of its backend; remove these first, or make another cluster.",
             )
         return cleaned
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
+from django.conf import settings
+
 from infra.errors import InvalidInput
 from scheduler.backends.agents.backend import AgentsBackend
 from scheduler.backends.base import Backend, Capabilities
@@ -52,7 +54,11 @@ KINDS: Final[Mapping[str, Installable]] = {
     "agents": Installable(AgentsBackend.capabilities, lambda cluster: AgentsBackend(), _no_settings),
     "docker": Installable(
         DOCKER_CAPABILITIES,
-        lambda cluster: DockerBackend(read_docker_settings(cluster.backend_settings), str(cluster.backend_key)),
+        lambda cluster: DockerBackend(
+            read_docker_settings(cluster.backend_settings),
+            str(cluster.backend_key),
+            log_cap_bytes=settings.MUSTER_LOG_CAP_BYTES,
+        ),
         read_docker_settings,
         package="docker",
         install=".venv/bin/pip install docker==7.2.0",

@@ -95,7 +95,7 @@ class JobRequest(models.Model):
     #: The `FolderUpload` that its working folder begins with.
     upload = models.UUIDField(null=True, blank=True)
     #: The container image that its tasks run in; null = none, which costs a row nothing.
-    image = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
+    image = models.CharField(max_length=255, null=True, blank=True)
 
     # How much, per task.
     tasks = models.PositiveIntegerField(default=1)

@@ -27,8 +27,8 @@ from scheduler.backends.docker.container import (
     report_of,
     task_of,
 )
-from scheduler.backends.docker.hosts import DockerHost, DockerSettings
 from scheduler.backends.docker.host_link import HostAway, HostLink, Refused
+from scheduler.backends.docker.hosts import DockerHost, DockerSettings
 from scheduler.backends.docker.images import Images
 from scheduler.backends.docker.output import OutputFollower
 
@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 #: The end of a task waits for its output to be stored, but no longer than this.
 OUTPUT_SECONDS: Final = 5.0
+#: Output that could not be stored for so long after the end is given up.
+GIVE_UP_SECONDS: Final = 600.0
 CAPABILITIES: Final = Capabilities(
     is_driven=True,
     streams_logs=True,
@@ -87,8 +89,9 @@ class DockerBackend:
     name = "docker"
     capabilities = CAPABILITIES
 
-    def __init__(self, settings: DockerSettings, cluster_key: str) -> None:
+    def __init__(self, settings: DockerSettings, cluster_key: str, *, log_cap_bytes: int) -> None:
         self._settings, self._cluster_key = settings, cluster_key
+        self._log_cap_bytes = log_cap_bytes
         self._hosts = {host.name: self._host(host) for host in settings.hosts}
 
     def _host(self, host: DockerHost) -> _Host:
@@ -154,7 +157,7 @@ class DockerBackend:
 
     def _follow(self, host: _Host, container: str, key: _Key) -> None:
         if key not in host.followers:
-            host.followers[key] = OutputFollower(host.link, container, *key)
+            host.followers[key] = OutputFollower(host.link, container, *key, cap_bytes=self._log_cap_bytes)
 
     # ------------------------------------------------------------ stop, suspend, forget
 
@@ -163,7 +166,7 @@ class DockerBackend:
         for stop in stops:
             key = stop["task"], stop["epoch"]
             if stop["stale"]:
-                self._forget(host, key)
+                self._forget_once_stored(host, key)
             elif host.waiting.pop(key, None) is not None:
                 host.failed[key] = ""
                 host.stopping[key] = _Stopping(stop["reason"], None)
@@ -173,7 +176,8 @@ class DockerBackend:
     def _end(self, host: _Host, key: _Key, reason: str, grace_seconds: float) -> None:
         host.stopping[key] = _Stopping(reason, time.monotonic() + grace_seconds)
         name = container_name(self._cluster_key, *key)
-        host.link.pause(name, False)  # a suspended process does not see the signal
+        if host.inspected.get(key, ("", {}))[0] == "paused":
+            host.link.pause(name, False)  # a suspended process does not see the signal
         host.link.kill(name, "SIGTERM")
 
     def _kill_overdue(self, host: _Host) -> None:
@@ -181,6 +185,15 @@ class DockerBackend:
             if stopping.kill_at is not None and time.monotonic() >= stopping.kill_at:
                 host.link.kill(container_name(self._cluster_key, *key), "SIGKILL")
                 stopping.kill_at = None
+
+    def _forget_once_stored(self, host: _Host, key: _Key) -> None:
+        """Remove a container that Muster needs no more; one that has ended stays until its output is stored."""
+        follower, ended_at = host.followers.get(key), host.ended_at.get(key)
+        if follower is None or ended_at is None or follower.is_stored:
+            self._forget(host, key)
+        elif time.monotonic() > ended_at + GIVE_UP_SECONDS:
+            log.warning("output_given_up", host=host.link.host.name, task=key[0])
+            self._forget(host, key)
 
     def _forget(self, host: _Host, key: _Key) -> None:
         self._remove(host, key)
@@ -263,6 +276,7 @@ class DockerBackend:
             self._watch_limit(host, key, found, clock)
             return report
         follower = host.followers[key]
+        follower.ended()
         ended_at = host.ended_at.setdefault(key, time.monotonic())
         if not follower.is_stored and time.monotonic() < ended_at + OUTPUT_SECONDS:
             return None
@@ -319,7 +333,13 @@ def _inventory(host: DockerHost, info: Mapping[str, Any]) -> dict[str, Any]:
             **dict(host.labels),
         },
         "devices": [
-            {"index": number, "uuid": f"{host.name}-gpu{number}", "model": model, "memory_mib": 0, "numa_domain": 0}
+            {
+                "index": number,
+                "uuid": f"{host.name}-gpu{number}",
+                "model": model,
+                "memory_mib": 0,
+                "numa_domain": 0,
+            }
             for number, model in enumerate(host.gpus)
         ],
     }

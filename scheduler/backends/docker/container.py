@@ -27,7 +27,17 @@ JOB_LABEL: Final = "io.muster.job"
 #: Docker refuses less.
 LEAST_MEMORY_MIB: Final = 6
 #: What an image says better than the server does.
-_OF_THE_SERVER: Final = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR", "SLURM_JOB_UID", "SLURM_JOB_GID")
+_OF_THE_SERVER: Final = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PATH",
+    "LANG",
+    "TMPDIR",
+    "SLURM_JOB_UID",
+    "SLURM_JOB_GID",
+)
 #: A program that ends by a signal ends its container with 128 and the number of the signal.
 _SIGNALS: Final = range(129, 129 + 64)
 _NEVER: Final = "0001-01-01"
@@ -125,9 +135,7 @@ def moment(text: str) -> datetime | None:
     return datetime.fromisoformat(shortened).astimezone(UTC)
 
 
-def report_of(
-    found: Mapping[str, Any], *, host_time: datetime, stop_reason: str, text: str
-) -> Report | None:
+def report_of(found: Mapping[str, Any], *, host_time: datetime, stop_reason: str, text: str) -> Report | None:
     """What to report of a container (`GET /containers/ID/json`); None while it has not started.
 
     `host_time` is the clock of its host. `stop_reason` is why it was asked to end, and `text` says more of its end.

@@ -69,7 +69,9 @@ class HostLink:
             raise Refused(error.status_code or 500, str(error.explanation or error)) from error
         except (RequestException, DockerException, OSError) as error:
             self.close()
-            raise HostAway(f"Docker host {self.host.name} ({self.host.url}) does not answer: {error}") from error
+            raise HostAway(
+                f"Docker host {self.host.name} ({self.host.url}) does not answer: {error}"
+            ) from error
 
     def close(self) -> None:
         if self._client is not None:

@@ -20,7 +20,9 @@ _MOUNT: Final = re.compile(r"(/[^:,\0\n]*):(/[^:,\0\n]*)(?::(ro|rw))?")
 _HOST_FIELDS: Final = ("name", "url", "tls", "cpus", "memory_mib", "gpus", "labels")
 _FIELDS: Final = ("hosts", "network", "mounts")
 #: What the settings of a cluster look like, for forms and errors.
-EXAMPLE: Final = '{"hosts": [{"name": "docker1", "url": "unix:///var/run/docker.sock", "gpus": ["A100-80GB"]}]}'
+EXAMPLE: Final = (
+    '{"hosts": [{"name": "docker1", "url": "unix:///var/run/docker.sock", "gpus": ["A100-80GB"]}]}'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class DockerHost:
     """One host: the name of its node, where its API answers, and what the API does not say of it.
 
     `tls` is a folder with `ca.pem`, `cert.pem` and `key.pem`, as the variable DOCKER_CERT_PATH names it. `cpus` and
-    `memory_mib` are what jobs may be given of the host; None = all that it has. `gpus` are the models of its GPUs in the
-    order of their numbers.
+    `memory_mib` are what jobs may be given of the host; None = all that it has. `gpus` are the models of its GPUs in
+    the order of their numbers.
     """
 
     name: str

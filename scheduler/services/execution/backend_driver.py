@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from scheduler.agent.protocol import Assignment, Report
+from scheduler.agent.protocol import LOG_BATCH_BYTES, Assignment, Report
 from scheduler.backends.base import Backend, Machine, QuotaRefused
 from scheduler.backends.registry import backend_of
 from scheduler.core.lifecycle import NodeState, StopReason
@@ -61,18 +61,26 @@ def _drive_node(backend: Backend, node: Node) -> None:
 
 
 def store_output(backend: Backend, node: Node) -> None:
-    """Store what tasks on this node have printed since the last time."""
+    """Store what tasks on this node have printed since the last time, as much as an agent sends at once."""
+    stored = 0
+    while stored < LOG_BATCH_BYTES and (more := _store_chunks(backend, node)):
+        stored += more
+
+
+def _store_chunks(backend: Backend, node: Node) -> int:
+    """One chunk of each stream; answers how many bytes there were."""
     chunks = [
         IncomingChunk(one.task, one.epoch, one.stream, one.offset, one.data)
         for one in backend.output(node.name)
     ]
     if not chunks:
-        return
+        return 0
     appended = append_chunks(node=node, chunks=chunks)
     whole = {(one.task, one.stream): one.offset + len(one.data) for one in chunks}
     # Output of tasks that are no longer the node's is kept nowhere.
     gone = {key: end for key, end in whole.items() if key[0] in appended.gone}
     backend.keep_output(node.name, {**appended.next_offsets, **gone})
+    return sum(len(one.data) for one in chunks)
 
 
 def send_back(node: Node, assignments: Sequence[Assignment], refused: Mapping[int, str]) -> None:

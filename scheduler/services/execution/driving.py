@@ -52,7 +52,9 @@ class Driver:
     def round(self) -> bool:
         """One round over all clusters; False where another driver has them all, or each has agents."""
         held = [
-            cluster for cluster in Cluster.objects.order_by("id") if _is_driven(cluster) and self._holds(cluster)
+            cluster
+            for cluster in Cluster.objects.order_by("id")
+            if _is_driven(cluster) and self._holds(cluster)
         ]
         for cluster in held:
             self._drive(cluster)

@@ -265,7 +265,7 @@ def read_upload(inputs: Any, name: str) -> UUID | None:
 
 
 def read_image(inputs: Any, name: str) -> str | None:
-    """The name of a container image; a queue whose backend runs none refuses one, and one that needs one asks for it."""
+    """The name of a container image; some backends run none, and others need one."""
     image = inputs.text(name, most=MAX_IMAGE)
     if image and not _IMAGE.fullmatch(image):
         inputs.wrong(

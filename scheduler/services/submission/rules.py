@@ -478,7 +478,16 @@ def a_variable_has_one_value(spec: JobSpec, inputs: RequestInputs) -> None:
             )
 
 
-@rule("queue", "checkpoint", "probes", "standard_output", "standard_error", "numa", "elements_per_job", "elastic")
+@rule(
+    "queue",
+    "checkpoint",
+    "probes",
+    "standard_output",
+    "standard_error",
+    "numa",
+    "elements_per_job",
+    "elastic",
+)
 def the_backend_acts_on_each_field(spec: JobSpec, inputs: RequestInputs) -> None:
     """The backend of the queue acts on all that the job asks for."""
     asked = (

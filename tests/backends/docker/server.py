@@ -123,10 +123,23 @@ class DockerServer:
         self._docker("run", "--detach", "--name", name, "--network", "none", *arguments)
 
     def kill(self) -> None:
-        """Kill the daemon; containers go on."""
+        """Kill the daemon, and wait until its containerd has ended with it; containers go on."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        until = time.monotonic() + self._patience
+        while self._has_containerd() and time.monotonic() < until:
+            time.sleep(0.1)
+
+    def _has_containerd(self) -> bool:
+        config = f"{self._folder}/exec/containerd/containerd.toml".encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if config in path.read_bytes().split(b"\0"):
+                    return True
+            except OSError:
+                continue  # it has ended
+        return False
 
     def stop(self) -> None:
         if self._process is None:
@@ -160,3 +173,7 @@ def _image() -> bytes:
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             archive.addfile(link)
     return data.getvalue()
+
+
+if __name__ == "__main__":
+    install()

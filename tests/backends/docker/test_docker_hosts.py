@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.root]
 
 
 def run(docker: DockerBench, command: str, **fields: object) -> Job:
-    return docker.settle(docker.world.submit(command, image=IMAGE, **fields), "completed", "failed", "cancelled")
+    return docker.settle(
+        docker.world.submit(command, image=IMAGE, **fields), "completed", "failed", "cancelled"
+    )
 
 
 def output(job: Job, stream: str = "merged") -> str:
@@ -64,7 +66,8 @@ def test_a_task_gets_the_gpus_that_it_was_given(docker: DockerBench) -> None:
 
 
 def test_more_memory_than_asked_for_ends_a_task_as_out_of_memory(docker: DockerBench) -> None:
-    job = run(docker, "head -c 200000000 /dev/zero | tail -c 199999999 | wc -c", memory="32Mi", restart_policy="never")
+    command = "head -c 200000000 /dev/zero | tail -c 199999999 > /dev/null"
+    job = run(docker, command, memory_bytes=32 * 2**20, restart_policy="never")
 
     assert (job.state, job.failure_class) == ("failed", "out-of-memory")
 
