@@ -14,7 +14,7 @@ from infra.errors import NotFound
 from quotas.core.gpu_models import read_slice
 from quotas.core.resources import cores_to_millis, parse_mib
 from scheduler.agent.results.patterns import BadPattern, FilePattern
-from scheduler.backends.registry import backend_of
+from scheduler.backends.registry import backend_of, capabilities_of
 from scheduler.core.mail_types import parse_mail_types
 from scheduler.core.qos import QOS_WORDS, qos_of
 from scheduler.models import FolderUploadState
@@ -275,7 +275,7 @@ def read_image(inputs: Any, name: str) -> str | None:
     queue = inputs.queue
     if queue is None:
         return image or None
-    can = backend_of(queue.cluster).capabilities
+    can = capabilities_of(inputs.catalogue.backend_of(queue))
     if image and not can.runs_images:
         inputs.wrong(
             name,
@@ -304,7 +304,7 @@ _LACKS: Final = {
 def refuse_what_backend_lacks(inputs: Any, name: str, capability: str) -> None:
     """A field that the backend of the job's queue would not act on is refused, and says so."""
     queue = inputs.queue
-    if queue is None or getattr(backend_of(queue.cluster).capabilities, capability):
+    if queue is None or getattr(capabilities_of(inputs.catalogue.backend_of(queue)), capability):
         return
     inputs.wrong(
         name,

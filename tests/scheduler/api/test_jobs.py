@@ -30,7 +30,7 @@ FIELDS = {
     "boost", "id", "number", "name", "state", "state_detail", "reason", "priority", "priority_class", "priority_band",
     "queue", "project", "user", "command", "script", "job_type", "tasks", "nodes", "tasks_per_node", "cpu_cores",
     "memory_bytes", "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
-    "env", "secrets", "upload", "expected_runtime",
+    "env", "secrets", "upload", "image", "expected_runtime",
     "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity",
     "depends_on", "array_id", "job_id",
     "array_index", "array_max_running", "restart_policy", "max_restarts", "restart_rules", "probes", "checkpoint",

@@ -268,6 +268,7 @@ def test_the_limits_of_a_field_are_those_declared(field: Declared) -> None:
     elif field.most is not None and field.name not in (
         "array",
         "gpu_slice",
+        "image",
         "mail_type",
         "upload",
     ):  # these have a form of their own
