@@ -176,8 +176,9 @@ def _age_ms(at: datetime, now: datetime) -> int:
 
 def past_limit(labels: Mapping[str, str], ran_seconds: float) -> bool:
     """Whether a task has run for longer than its time limit."""
-    limit = labels.get(LIMIT_LABEL)
-    return bool(limit) and ran_seconds > int(limit)
+    limit = labels.get(LIMIT_LABEL) or ""
+    return limit != "" and ran_seconds > int(limit)
+
 
 
 TIME_LIMIT: Final = StopReason.TIME_LIMIT.value

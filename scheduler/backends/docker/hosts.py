@@ -108,8 +108,15 @@ def _host(data: Any, at: str, problems: list[FieldProblem]) -> DockerHost:
     if not isinstance(labels, Mapping) or not all(_is_text(text) for item in labels.items() for text in item):
         problems.append(FieldProblem(f"{at}/labels", "has to be an object of texts"))
         labels = {}
-    amounts = [_amount(data, name, at, problems) for name in ("cpus", "memory_mib")]
-    return DockerHost(str(name), str(url), str(tls), *amounts, tuple(gpus), tuple(sorted(labels.items())))
+    return DockerHost(
+        str(name),
+        str(url),
+        str(tls),
+        cpus=_amount(data, "cpus", at, problems),
+        memory_mib=_amount(data, "memory_mib", at, problems),
+        gpus=tuple(gpus),
+        labels=tuple(sorted(labels.items())),
+    )
 
 
 def _amount(data: Mapping[str, Any], name: str, at: str, problems: list[FieldProblem]) -> int | None:
