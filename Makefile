@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Where it is set, every start compiles everything again, which takes longer than the start itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check types style contracts django test collected chaos bench docs schema demo lock clean runtime development
+.PHONY: help run check types style contracts django test collected chaos conformance bench docs schema demo lock clean runtime development
 
 help:  ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -48,12 +48,17 @@ django:
 test: development  ## The whole test suite on three workers (ARGS="tests/scheduler -k gang"; WORKERS=0: in one process)
 	@exec $(PY) -m pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder) $(ARGS)
 
-# What the suite needs before its first test: its modules compiled, and a data folder with all tables.
+# What the suite keeps from run to run: its modules compiled, a data folder with all tables, and the tables that each
+# migration makes after the other, which takes a minute.
 collected: development
-	@said="$$($(PY) -m pytest --collect-only -q 2>&1)" || { tail -n 40 <<<"$$said"; exit 1; }
+	@for first in --collect-only tests/config/database/test_schema.py; do \
+	  said="$$($(PY) -m pytest -q $$first 2>&1)" || { tail -n 40 <<<"$$said"; exit 1; }; done
 
 chaos: development  ## Faults for MINUTES=20 beside jobs, on a portal of its own; exit code 1 where a promise breaks
 	$(PY) -m tests.chaos.minutes $(or $(MINUTES),20) $(ARGS)
+
+conformance: development  ## The OpenAPI document against a running portal: a generated client, and schemathesis
+	MUSTER_CONFORMANCE=1 $(PY) -m pytest tests/e2e/test_clients.py $(ARGS)
 
 bench: development  ## Measure, and write var/bench/latest.json
 	@exec $(PY) -m benchmarks.run $(ARGS)
@@ -75,7 +80,10 @@ lock:  ## Make the lock files again from requirements*.in (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	  --no-emit-index-url --no-emit-find-links requirements.in -o requirements.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	  --no-emit-index-url --no-emit-find-links -c requirements.txt requirements-dev.in -o requirements-dev.txt
+	  --no-emit-index-url --no-emit-find-links -c requirements.txt requirements-tracing.in -o requirements-tracing.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-find-links -c requirements.txt -c requirements-tracing.txt requirements-dev.in \
+	  -o requirements-dev.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	  --no-emit-index-url --no-emit-find-links -c requirements-dev.txt requirements-bench.in -o requirements-bench.txt
 

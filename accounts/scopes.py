@@ -14,7 +14,7 @@ SCOPES: Final[dict[str, str]] = {
     "quota:read": "see quotas and usage",
     "quota:write": "change quotas",
     "nodes:read": "see nodes, GPUs and reservations",
-    "nodes:write": "cordon and drain nodes, pause queues, make reservations",
+    "nodes:write": "cordon and drain nodes, pause queues, make and request reservations",
     "notifications:read": "see notifications, preferences and webhooks",
     "notifications:write": "mark notifications as read, change preferences and webhooks",
     "audit:read": "read the audit trail",

@@ -110,6 +110,8 @@ UNFOLD: dict[str, Any] = {
                 "Quotas",
                 ("Quotas", "speed", "quotas.quota"),
                 ("Quota providers", "sync_alt", "quotas.providerstate"),
+                ("Refused starts", "block", "quotas.refusedstart"),
+                ("Provider allocations", "fact_check", "quotas.providerallocation"),
             ),
             _group(
                 "People",

@@ -28,6 +28,7 @@ import quotas.metrics
 from config.health import may_look_inside
 from infra.circuits.shared import open_circuits
 from infra.models import System
+from scheduler import slurm_metrics as slurm
 from scheduler.metrics import collect
 
 REQUESTS = Counter("muster_http_requests", "Requests answered.", ["method", "route", "status"])
@@ -96,6 +97,16 @@ REGISTRY.register(PortalCollector())
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
     """Prometheus text, for the bearer of MUSTER_METRICS_TOKEN, and for operators who are signed in."""
+    return _answer(request, _registry)
+
+
+@never_cache
+def slurm_metrics(request: HttpRequest) -> HttpResponse:
+    """The same for boards that are made for exporters of Slurm, by the names of these."""
+    return _answer(request, lambda: SLURM)
+
+
+def _answer(request: HttpRequest, registry: Callable[[], CollectorRegistry]) -> HttpResponse:
     if not may_look_inside(request):
         return HttpResponse(
             "Metrics are for the bearer of MUSTER_METRICS_TOKEN, and for operators who are signed in.\n"
@@ -103,7 +114,21 @@ def metrics(request: HttpRequest) -> HttpResponse:
             content_type="text/plain",
             status=403,
         )
-    return HttpResponse(generate_latest(_registry()), content_type=CONTENT_TYPE_LATEST)
+    return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)
+
+
+class SlurmCollector(Collector):
+    """Gauges by the names of exporters of Slurm, read from rows at each scrape."""
+
+    def collect(self) -> Iterable[Metric]:
+        yield from slurm.collector.collect()
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+
+SLURM = CollectorRegistry()
+SLURM.register(SlurmCollector())
 
 
 def _registry() -> CollectorRegistry:

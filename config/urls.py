@@ -12,12 +12,15 @@ from accounts.admin.login_views import row_of_any_table
 from config import error_pages, health, metrics
 from config.system.api import SystemView
 
+admin.autodiscover()  # see config.apps.AdminConfig
+
 handler500 = "config.error_pages.server_error"
 
 urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path("healthz", health.readyz, name="healthz"),
     path("metrics", metrics.metrics, name="metrics"),
+    path("metrics/slurm", metrics.slurm_metrics, name="slurm-metrics"),
     path("admin/r/<path:path>", row_of_any_table),
     path("admin/", admin.site.urls),
     path("api/v1/system", SystemView.as_view(), name="api-system"),

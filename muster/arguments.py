@@ -8,7 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormat
 from collections.abc import Sequence
 from typing import Any
 
-from muster import changes, configuration, jobs, left_by_jobs, uploads
+from muster import changes, configuration, jobs, left_by_jobs, profiles, reservations, uploads
 from muster.client import Client, Failed, plain
 from muster.submit import submit
 
@@ -53,8 +53,47 @@ def parser() -> ArgumentParser:
     _delete(checkpoints, "one checkpoint").add_argument("checkpoint", help="id or name")
     _uploads(_noun(nouns, "uploads", "folders that you have sent for jobs"))
     _submit(nouns)
+    _reservations(_noun(nouns, "reservations", "nodes and parts of nodes set aside for a window"))
     _configuration(_noun(nouns, "configuration", "what operators set of the site, as a YAML file"))
+    _profiles(_noun(nouns, "profiles", "versions of scheduler profiles"))
     return root
+
+
+def _reservations(verbs: Any) -> None:
+    listed = verbs.add_parser("list", help="those that are not over")
+    listed.add_argument("--all", action="store_true", help="also those that are over")
+    listed.set_defaults(do=reservations.listed)
+    show = verbs.add_parser("show", help="one, with its GPU time")
+    show.add_argument(
+        "--cost", action="store_true", help="operators: which waiting jobs a request would delay"
+    )
+    show.set_defaults(do=reservations.show)
+    made = {
+        "create": (reservations.create, "operators: reserve nodes or parts of nodes"),
+        "request": (reservations.create, "project leads: ask operators for a reservation"),
+        "change": (reservations.change, "change name, reason, starts_at or ends_at"),
+        "approve": (reservations.decide, "operators: approve a request, with --set as changed"),
+        "decline": (reservations.decide, "operators: decline a request"),
+        "cancel": (reservations.decide, "end a reservation or withdraw a request"),
+    }
+    verb = {name: verbs.add_parser(name, help=about, description=about) for name, (_, about) in made.items()}
+    for name, one in verb.items():
+        one.set_defaults(do=made[name][0], verb=name)
+    for name in ("create", "request", "change", "approve"):
+        verb[name].add_argument(
+            "--set", metavar="NAME=VALUE", action="append", default=[], required=name != "approve",
+            help="a term, such as project=vision, node_count=2, gpus_per_node=4, starts_at=2027-03-01T08:00Z or "
+            "seconds=7200; may be repeated",
+        )  # fmt: skip
+    for name in ("change", "approve", "decline", "cancel"):
+        verb[name].add_argument("id", help="of the reservation")
+    for name in ("approve", "decline", "cancel"):
+        verb[name].add_argument(
+            "--reason", default="", required=name == "decline", help="for those who asked"
+        )
+    show.add_argument("id", help="of the reservation")
+    for one in (listed, show, *verb.values()):
+        one.add_argument("--json", action="store_true", help="as the API answers")
 
 
 def _configuration(verbs: Any) -> None:
@@ -70,9 +109,35 @@ def _configuration(verbs: Any) -> None:
     apply.set_defaults(do=configuration.apply)
 
 
+def _profiles(verbs: Any) -> None:
+    abouts = {
+        "versions": "who changed a profile, when and why; newest first",
+        "diff": "the fields in which two versions differ",
+        "rollback": "put an earlier version in force again, as a new version",
+    }
+    for name, about in abouts.items():
+        made = verbs.add_parser(name, help=about, description=about)
+        made.add_argument("profile", help="name or id")
+        made.add_argument("--json", action="store_true", help="as the API answers")
+        made.set_defaults(do=getattr(profiles, name))
+        if name == "diff":
+            made.add_argument("before", type=int, help="number of a version")
+            made.add_argument("after", type=int, nargs="?", help="number of a version (default: the newest)")
+        if name == "rollback":
+            made.add_argument("version", type=int, help="number of the version to restore")
+            made.add_argument(
+                "--reason", required=True, help="recorded with the version and in the audit trail"
+            )
+
+
 def _changes(verbs: Any) -> None:
     """What changes one job."""
-    change = _verb(verbs, "change", changes.change, "change fields of a pending job, in place")
+    change = _verb(
+        verbs,
+        "change",
+        changes.change,
+        "change fields of a pending job in place, or the time limit of a running one",
+    )
     change.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], required=True,
         help="a field of the job, such as priority=40, queue=long or time_limit=2h; null resets it; may be repeated",
@@ -81,7 +146,7 @@ def _changes(verbs: Any) -> None:
         "cancel": "end a job; by the number of an array, all elements",
         "hold": "hold a pending job until it is released; by the number of an array, all elements",
         "release": "release a held job; by the number of an array, all elements",
-        "requeue": "stop a running job and queue it again",
+        "requeue": "stop a running job and queue it again, or queue one that has ended",
     }
     made = [change, *(_verb(verbs, name, changes.act, about) for name, about in abouts.items())]
     for one in made:
@@ -115,7 +180,7 @@ def _many(verbs: Any) -> None:
         "cancel": "cancel jobs",
         "hold": "hold pending jobs",
         "release": "release held jobs",
-        "requeue": "stop running jobs and queue them again",
+        "requeue": "stop running jobs and queue them again; with --filter state=failed, failed ones",
         "reprioritise": "change the priority of pending jobs",
     }
     for name, about in abouts.items():

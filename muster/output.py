@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from muster.client import Failed, plain
+from muster.client import Client, Failed, plain
 
 
 def as_json(answer: Any) -> None:
     """As the API answers."""
     json.dump(answer, sys.stdout, indent=1)
     print()
+
+
+def all_pages(client: Client, path: str) -> list[Any]:
+    """The rows of a list, page after page."""
+    rows: list[Any] = []
+    cursor: str | None = None
+    while True:
+        page = client.call("GET", path, query={"cursor": cursor})
+        rows += page["results"]
+        found = re.search(r"[?&]cursor=([^&]+)", page["next"] or "")
+        if found is None:
+            return rows
+        cursor = found[1]
 
 
 def table(rows: Iterable[Sequence[object]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import stat
 import sys
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from muster.client import Client, Failed, Unavailable, plain
-from muster.output import as_json, confirmed, table
+from muster.output import all_pages, as_json, confirmed, table
 
 #: A piece that does not arrive is sent again, after these seconds, one after another.
 _WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -48,15 +47,7 @@ def create(client: Client, asked: Namespace) -> None:
 
 
 def list_all(client: Client, asked: Namespace) -> None:
-    rows: list[dict[str, Any]] = []
-    cursor: str | None = None
-    while True:
-        page = client.call("GET", "uploads", query={"cursor": cursor})
-        rows += page["results"]
-        found = re.search(r"[?&]cursor=([^&]+)", page["next"] or "")
-        if found is None:
-            break
-        cursor = found[1]
+    rows = all_pages(client, "uploads")
     if asked.json:
         return as_json(rows)
     columns = ("id", "state", "files", "size_bytes", "created_at", "name")

@@ -18,12 +18,21 @@ class QuotasConfig(AppConfig):
 
 
 def check_provider(**_: Any) -> list[checks.CheckMessage]:
-    """A provider that this installation does not have must stop the start, not the first edit."""
+    """A provider that this installation does not have must stop the start, not the first edit or the first job."""
     from infra.errors import InvalidInput
-    from quotas.providers.registry import require_usable
+    from quotas.models import named_providers
+    from quotas.providers.registry import deciding_provider, require_usable
 
+    found: list[checks.CheckMessage] = []
+    for name in named_providers():
+        try:
+            deciding_provider(name)
+        except InvalidInput as error:
+            found.append(
+                checks.Error(f"QUOTA_PROVIDERS: {error.message}", hint=error.way_out, id="quotas.E002")
+            )
     try:
         require_usable()
     except InvalidInput as error:
-        return [checks.Error(f"QUOTA_PROVIDER: {error.message}", hint=error.way_out, id="quotas.E001")]
-    return []
+        found.append(checks.Error(f"QUOTA_PROVIDER: {error.message}", hint=error.way_out, id="quotas.E001"))
+    return found

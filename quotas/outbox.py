@@ -38,6 +38,11 @@ def exchange_soon(project_id: int) -> None:
     transaction.on_commit(lambda: _send_exchange(project_id), robust=True)
 
 
+def tell_providers_soon() -> None:
+    """Have a worker tell quota providers of starts and ends; the clock does it anyway."""
+    transaction.on_commit(lambda: _send("scheduler.tasks.tell_quota_providers", None), robust=True)
+
+
 def _send_recount(name: str, what: int | list[int]) -> None:
     """The periodic recount comes anyway."""
     _send(name, what, countdown=5)

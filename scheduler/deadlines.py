@@ -1,4 +1,4 @@
-"""Deadlines and wait limits of jobs: whether one is met, and when a job has to be looked at next."""
+"""Deadlines, waits and relaxations of jobs: whether one is due, and when a job has to be looked at next."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from infra.times_in_text import written
 from scheduler.core.lifecycle import PENDING, DeadlineAction, JobState
+from scheduler.core.snapshot.relaxation import DROPPED, WORDS, Relaxable
 from scheduler.models.job import JobQuerySet
 from scheduler.state.lifecycle.verdicts import duration
 
@@ -40,6 +41,10 @@ class HasDeadline(Protocol):
     completed_at: datetime | None
     expected_start_at: datetime | None
     epoch: int
+    created_at: Any
+    assemblies_failed: int
+    relax: list[dict[str, Any]]
+    relaxed: list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,62 @@ def wait_ends(job: HasDeadline) -> datetime | None:
     """When a job in its queue has waited as long as it may for its first start; None where it may wait on."""
     if job.wait_limit_seconds is None or job.state != JobState.QUEUED or job.epoch or job.eligible_at is None:
         return None
-    return job.eligible_at + timedelta(seconds=job.wait_limit_seconds)
+    return _waits_since(job, job.eligible_at) + timedelta(seconds=job.wait_limit_seconds)
+
+
+def _waits_since(job: HasDeadline, eligible_at: datetime) -> datetime:
+    """Since when a job waits in its queue. The pauses of a gang that gave its nodes back are part of the wait."""
+    if not job.assemblies_failed or job.epoch:
+        return eligible_at
+    since: datetime = max(job.created_at, job.begin_at or job.created_at)
+    return min(eligible_at, since)
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A constraint that a job lets be relaxed: when by its wait (None: not by that), and whether it is."""
+
+    constraint: Relaxable
+    after: int | None
+    after_failures: int | None
+    at: datetime | None
+    relaxed: bool
+
+    @property
+    def text(self) -> str:
+        """`After 10 min one rack is no longer required`, as it is or as it will be."""
+        when = [f"after a wait of {duration(self.after)}"] if self.after is not None else []
+        if self.after_failures is not None:
+            when.append(
+                f"after {self.after_failures} failed attempt{'' if self.after_failures == 1 else 's'}"
+            )
+        words = WORDS[self.constraint]
+        if self.relaxed:
+            return f"No longer required: {words}, {' or '.join(when)}{_left(self.constraint)}."
+        until = f" That is {written(self.at)}." if self.at is not None else ""
+        return f"Required, and relaxed {' or '.join(when)}: {words}.{until}"
+
+
+def _left(constraint: Relaxable) -> str:
+    return "; any will do" if constraint in DROPPED else "; preferred still"
+
+
+def relaxations(job: Any) -> list[Relaxation]:
+    """What a job lets be relaxed, in the order of its request."""
+    waits = job.state in WAITS and job.eligible_at is not None
+    since = _waits_since(job, job.eligible_at) if waits else None
+    return [
+        Relaxation(
+            Relaxable(one["constraint"]), one.get("after"), one.get("after_failures"),
+            since + timedelta(seconds=one["after"]) if since is not None and "after" in one else None,
+            one["constraint"] in (job.relaxed or ()),
+        )
+        for one in job.relax
+    ]  # fmt: skip
+
+
+#: A job in these states waits for its turn.
+WAITS: Final = frozenset({JobState.QUEUED, JobState.RESERVED})
 
 
 def check_after(job: HasDeadline, now: datetime) -> datetime | None:
@@ -144,7 +204,16 @@ def check_after(job: HasDeadline, now: datetime) -> datetime | None:
         moments += [latest_start(job), wait_ends(job)]
         if job.wait_limit_seconds is not None and job.state != JobState.QUEUED and not job.epoch:
             moments.append(now + timedelta(seconds=job.wait_limit_seconds))  # its wait has not begun
+    moments += [_relaxes(one, job, now) for one in relaxations(job) if not one.relaxed]
     return min((moment for moment in moments if moment is not None and moment > now), default=None)
+
+
+def _relaxes(one: Relaxation, job: HasDeadline, now: datetime) -> datetime | None:
+    """When to look at a constraint that may be relaxed; the end of a failed attempt asks for a look by itself."""
+    if one.at is not None:
+        return max(one.at, now + timedelta(seconds=1))
+    waits_later = job.state in PENDING and one.after is not None
+    return now + timedelta(seconds=one.after or 0) if waits_later else None  # its wait has not begun
 
 
 # ---------------------------------------------------------------- as a filter

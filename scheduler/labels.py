@@ -99,6 +99,7 @@ REASONS: Final[dict[ReasonCode, str]] = {
     ReasonCode.BUDGET_SPENT: "Budget used up",
     ReasonCode.EXCEEDS_BUDGET: "Exceeds the whole budget",
     ReasonCode.QUOTA_PROVIDER_AWAY: "The quota provider is unreachable",
+    ReasonCode.QUOTA_PROVIDER_REFUSES: "The quota provider refuses",
     ReasonCode.NODES_UNAVAILABLE: "Nodes unavailable",
     ReasonCode.APPROVAL_PENDING: "Waiting for approval",
     ReasonCode.BEGIN_TIME: "Begin time not reached",

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from scheduler.core.lifecycle import ACTIVE, PENDING, PUBLIC, TERMINAL, FailureClass, JobState
 from scheduler.services.accounting.holds import WITHOUT_HOLD
 from scheduler.services.accounting.metric_counts import (
+    BACKFILLED,
     CYCLES_FAILED,
     DRIFT,
     ENDED,
@@ -322,6 +323,7 @@ COUNTERS: Final[dict[str, tuple[str, list[str], tuple[str, ...]]]] = {
         ["queue", "reason"],
         ("asked", "drain", "priority", "taint"),
     ),
+    BACKFILLED: ("Attempts that backfill started ahead of a job with an expected start.", ["queue"], ("",)),
     DRIFT: ("Counters that were found wrong, by what they count.", ["kind"], ()),
 }
 

@@ -25,7 +25,18 @@ from accounts.services.audit import Thing
 from infra.errors import NotFound
 from scheduler.core.lifecycle import ACTIVE, PENDING, AttemptState, StopReason
 from scheduler.core.whatif.idle_cluster import IdleCluster
-from scheduler.models import Allocation, Attempt, Dataset, Device, Job, Node, Partition, Queue, Reservation
+from scheduler.models import (
+    Allocation,
+    Attempt,
+    Dataset,
+    Device,
+    Job,
+    Node,
+    Partition,
+    Queue,
+    Reservation,
+    ReservationStatus,
+)
 from scheduler.models.job import JobQuerySet
 from scheduler.state.load.idle_cluster import load_idle_cluster
 
@@ -324,13 +335,20 @@ def visible_datasets(user: User) -> QuerySet[Dataset]:
 
 
 def visible_reservations(user: User) -> QuerySet[Reservation]:
-    """Maintenance and the person's own projects' bookings; all of them for operators and auditors."""
-    rows = Reservation.objects.select_related("cluster", "project", "created_by", "job").prefetch_related(
-        "nodes"
-    )
+    """Maintenance, and what is for the person or for projects of theirs; all of them for operators and auditors."""
+    rows = Reservation.objects.select_related(
+        "cluster", "project", "created_by", "decided_by", "job"
+    ).prefetch_related("nodes", "parts__node", "users")
     if sees_everything(user):
         return rows
-    return rows.filter(Q(project__isnull=True) | Q(project_id__in=visible_projects(user).values("pk")))
+    people = Reservation.users.through.objects
+    mine = people.filter(user_id=user.pk).values("reservation_id")
+    for_people = people.values("reservation_id")
+    return rows.filter(
+        Q(project_id__in=visible_projects(user).values("pk"))
+        | Q(pk__in=mine)
+        | Q(project__isnull=True, status=ReservationStatus.APPROVED) & ~Q(pk__in=for_people)
+    )
 
 
 @dataclass(frozen=True, slots=True)

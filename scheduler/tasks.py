@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduler.services import retention
+from scheduler.services import retention, traces
 from scheduler.services.accounting import charging, metric_counts, usage_audit
 from scheduler.services.artifacts import removal as artifact_removal
 from scheduler.services.artifacts import uploads
 from scheduler.services.checkpoints import removal as checkpoint_removal
 from scheduler.services.cluster import inventory_service, node_scores, quarantine
+from scheduler.services.execution import driving, quota_starts
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.moves import drive
 from scheduler.services.planning import forecasts, planner
 from scheduler.services.results import old_uploads
+from scheduler.services.shadows import compare
 
 
 @shared_task(acks_late=False)
@@ -25,6 +27,18 @@ def plan_all() -> None:
 @shared_task
 def reconcile() -> None:
     reconcile_all()
+
+
+@shared_task(acks_late=False)
+def drive_backends() -> None:
+    """Drive the clusters whose backend has no agents, and stay; beat starts it anew when it ends."""
+    driving.stay(stop=planner.worker_stops)
+
+
+@shared_task
+def tell_quota_providers() -> None:
+    """Tell quota providers that decide about starts of attempts that began and ended."""
+    quota_starts.tell_providers()
 
 
 @shared_task
@@ -76,9 +90,21 @@ def sweep_storage() -> None:
 
 
 @shared_task
+def compare_shadows() -> None:
+    """Plan recorded cycles by the drafts of shadow runs."""
+    compare.compare_all()
+
+
+@shared_task
 def count_for_metrics() -> None:
     """Count what has happened since the last time, for /metrics."""
     metric_counts.count()
+
+
+@shared_task
+def send_traces() -> None:
+    """Send spans of jobs to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."""
+    traces.send()
 
 
 @shared_task

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 from xdist.scheduler import LoadFileScheduling
+
+from tests.support.embedded import CACHE, ROOT
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -25,6 +28,10 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+# What it has read in all our modules and made of Unicode takes each worker 10 s; CI keeps this folder. Root, who runs
+# beside the checkout's account, leaves nothing there.
+if ROOT.stat().st_uid == os.geteuid():
+    set_hypothesis_home_dir(CACHE / "hypothesis")
 
 IN_A_BROWSER = "tests/e2e/"
 #: Objects made before garbage is looked for among the youngest, and such looks before one among older objects. Python's
@@ -54,6 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """From here on, garbage is looked for among what tests make, and not among all modules and thousands of tests."""
+    import config.urls  # noqa: F401  every page, which the first request would load within a test and its transaction
+
     gc.enable()
     gc.collect()
     gc.freeze()
@@ -175,13 +184,19 @@ def quiet_cache(request: pytest.FixtureRequest) -> Iterator[None]:
 
         from infra.circuits.memory import redis_circuit
         from scheduler import selectors
-        from scheduler.services.planning.residents import forget_residents
+        from scheduler.services.planning import cycles, forecasts, residents, shared_snapshot
+        from scheduler.state.lease import planner_liveness
         from scheduler.state.records import recordings
 
         redis_circuit.answered()
         cache.clear()
+        # By the id of a cluster: copies of a world (tests.support.copies) have one.
         selectors.forget_cached_reads()
-        forget_residents()
+        residents.forget_residents()
+        shared_snapshot.forget_snapshots()
+        forecasts.forget_history()
+        cycles.forget_rests()
+        planner_liveness.forget_terms()
         recordings.forget_bases()
 
 
@@ -225,6 +240,17 @@ def answers_are_those_of_the_api_document() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Client, "request", request)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clients_sign_in_quickly() -> Iterator[None]:
+    from django.test import Client
+
+    from tests.support.sign_in import force_login
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "force_login", force_login)
         yield
 
 

@@ -8,9 +8,10 @@ import django_filters
 from django.db.models import QuerySet
 
 from accounts.models import AuditEvent, AuditOutcome
+from infra.api.filters import FilterSet
 
 
-class AuditFilter(django_filters.FilterSet):
+class AuditFilter(FilterSet):
     """`?actor=alice&action=token.*&object=job:12&since=2026-01-31T00:00:00Z`."""
 
     actor = django_filters.CharFilter(field_name="actor_name", help_text="A user name.")

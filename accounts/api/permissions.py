@@ -32,16 +32,21 @@ class ScopePermission(BasePermission):
         refuse_unsupported(request.method or "GET", view)
         if not isinstance(request.auth, ApiToken):
             return True
-        needed = needed_scope(request.method or "GET", view)
-        if covers(request.auth.scopes, needed):
-            return True
-        raise NotAllowed(
-            f"The token {request.auth.prefix} lacks the scope {needed}.",
-            code="scope-missing",
-            way_out=f"Create a token with the scope {needed}.",
-            extra={"scope": needed},
-            refused=("scope", Thing("apitoken", str(request.auth.pk), f"{needed} at {request.path}")),
-        )
+        require_scope(request, needed_scope(request.method or "GET", view))
+        return True
+
+
+def require_scope(request: Request, needed: str) -> None:
+    """Raise NotAllowed for a token without this scope: for views whose answers are of several."""
+    if not isinstance(request.auth, ApiToken) or covers(request.auth.scopes, needed):
+        return
+    raise NotAllowed(
+        f"The token {request.auth.prefix} lacks the scope {needed}.",
+        code="scope-missing",
+        way_out=f"Create a token with the scope {needed}.",
+        extra={"scope": needed},
+        refused=("scope", Thing("apitoken", str(request.auth.pk), f"{needed} at {request.path}")),
+    )
 
 
 def refuse_unsupported(method: str, view: Any) -> None:

@@ -172,7 +172,7 @@ def _jobs(queue: Queue, count: int) -> None:
         equal={
             field.column: field.get_default()
             for field in Job._meta.concrete_fields
-            if field.column not in ("number", "outcome")
+            if field.column not in ("number", "outcome", "array_number")
         }
         | {
             "user_id": person.pk, "project_id": project.pk, "queue_id": queue.pk, "command": "true",

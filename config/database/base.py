@@ -10,6 +10,8 @@ import select
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from datetime import tzinfo
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import psycopg
@@ -17,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.postgresql import base as postgresql
 from django.db.utils import DatabaseError, InterfaceError, OperationalError
 from django.utils.asyncio import async_unsafe
+from psycopg.pq import Format
 
 from config.database.limits import Limits
 from config.database.pulse import LOOK_SECONDS, TICK_SECONDS, Pulse, Silent, watched
@@ -101,6 +104,7 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
             self.pulse.suspect()
             raise
         made.pulse, made.limits = self.pulse, self.limits
+        made.adapters.register_loader("timestamptz", _times_in(self.timezone))
         return made
 
     @async_unsafe
@@ -169,6 +173,23 @@ class DatabaseWrapper(postgresql.DatabaseWrapper):
         with self.cursor() as cursor:
             cursor.execute("SELECT set_config('statement_timeout', %s, false)", [f"{round(seconds * 1000)}"])
         self.connection._statement_seconds = seconds
+
+
+@cache
+def _times_in(zone: tzinfo | None) -> Any:
+    """Reads times as the driver itself does, in C, in the zone of the session, which Django sets to `zone`.
+
+    Django's reader, written in Python, takes twenty times as long: eleven microseconds for each time of each row.
+    """
+    plain: Any = psycopg.adapters.get_loader(psycopg.adapters.types["timestamptz"].oid, Format.TEXT)
+
+    class Times:
+        timezone, format = zone, Format.TEXT  # what Django and psycopg ask a reader for
+
+        def __new__(cls, oid: int, context: Any = None) -> Any:
+            return plain(oid, context)
+
+    return Times
 
 
 class _Look(psycopg.Connection[Any]):

@@ -158,6 +158,7 @@
 -- migration scheduler.0087_requests_that_change a54481c39351b712
 -- migration scheduler.0088_arrays_by_number afdc1de3bac16fa2
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
+-- migration scheduler.0092_keys_checked_after_updates daeab3169dfa2196
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
 
@@ -5670,19 +5671,19 @@ CREATE TRIGGER quotas_ledgerentry_project_id_gone AFTER DELETE ON public.account
 
 CREATE TRIGGER quotas_ledgerentry_project_id_moved AFTER UPDATE OF project_id ON public.quotas_ledgerentry FOR EACH ROW WHEN (((new.project_id IS DISTINCT FROM old.project_id) AND (new.project_id IS NOT NULL))) EXECUTE FUNCTION public.quotas_ledgerentry_project_id_moved();
 
-CREATE TRIGGER quotas_ledgerentry_project_id_rekeyed BEFORE UPDATE OF id ON public.accounts_project FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.quotas_ledgerentry_project_id_rekeyed();
+CREATE TRIGGER quotas_ledgerentry_project_id_rekeyed AFTER UPDATE OF id ON public.accounts_project FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.quotas_ledgerentry_project_id_rekeyed();
 
 CREATE TRIGGER quotas_ledgerentry_roll_up_id_gone AFTER DELETE ON public.quotas_ledgerrollup REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.quotas_ledgerentry_roll_up_id_gone();
 
 CREATE TRIGGER quotas_ledgerentry_roll_up_id_moved AFTER UPDATE OF roll_up_id ON public.quotas_ledgerentry FOR EACH ROW WHEN (((new.roll_up_id IS DISTINCT FROM old.roll_up_id) AND (new.roll_up_id IS NOT NULL))) EXECUTE FUNCTION public.quotas_ledgerentry_roll_up_id_moved();
 
-CREATE TRIGGER quotas_ledgerentry_roll_up_id_rekeyed BEFORE UPDATE OF id ON public.quotas_ledgerrollup FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.quotas_ledgerentry_roll_up_id_rekeyed();
+CREATE TRIGGER quotas_ledgerentry_roll_up_id_rekeyed AFTER UPDATE OF id ON public.quotas_ledgerrollup FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.quotas_ledgerentry_roll_up_id_rekeyed();
 
 CREATE TRIGGER quotas_ledgerentry_user_id_gone AFTER DELETE ON public.accounts_user REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.quotas_ledgerentry_user_id_gone();
 
 CREATE TRIGGER quotas_ledgerentry_user_id_moved AFTER UPDATE OF user_id ON public.quotas_ledgerentry FOR EACH ROW WHEN (((new.user_id IS DISTINCT FROM old.user_id) AND (new.user_id IS NOT NULL))) EXECUTE FUNCTION public.quotas_ledgerentry_user_id_moved();
 
-CREATE TRIGGER quotas_ledgerentry_user_id_rekeyed BEFORE UPDATE OF id ON public.accounts_user FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.quotas_ledgerentry_user_id_rekeyed();
+CREATE TRIGGER quotas_ledgerentry_user_id_rekeyed AFTER UPDATE OF id ON public.accounts_user FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.quotas_ledgerentry_user_id_rekeyed();
 
 CREATE TRIGGER references_added AFTER INSERT ON public.quotas_ledgerentry REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.quotas_ledgerentry_added();
 
@@ -5706,55 +5707,55 @@ CREATE TRIGGER scheduler_attempt_job_id_gone AFTER DELETE ON public.scheduler_jo
 
 CREATE TRIGGER scheduler_attempt_job_id_moved AFTER UPDATE OF job_id ON public.scheduler_attempt FOR EACH ROW WHEN (((new.job_id IS DISTINCT FROM old.job_id) AND (new.job_id IS NOT NULL))) EXECUTE FUNCTION public.scheduler_attempt_job_id_moved();
 
-CREATE TRIGGER scheduler_attempt_job_id_rekeyed BEFORE UPDATE OF number ON public.scheduler_job FOR EACH ROW WHEN ((new.number IS DISTINCT FROM old.number)) EXECUTE FUNCTION public.scheduler_attempt_job_id_rekeyed();
+CREATE TRIGGER scheduler_attempt_job_id_rekeyed AFTER UPDATE OF number ON public.scheduler_job FOR EACH ROW WHEN ((new.number IS DISTINCT FROM old.number)) EXECUTE FUNCTION public.scheduler_attempt_job_id_rekeyed();
 
 CREATE TRIGGER scheduler_job_number_gone AFTER DELETE ON public.scheduler_jobrequest REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_job_number_gone();
 
 CREATE TRIGGER scheduler_job_number_moved AFTER UPDATE OF number ON public.scheduler_job FOR EACH ROW WHEN (((new.number IS DISTINCT FROM old.number) AND (new.number IS NOT NULL))) EXECUTE FUNCTION public.scheduler_job_number_moved();
 
-CREATE TRIGGER scheduler_job_number_rekeyed BEFORE UPDATE OF number ON public.scheduler_jobrequest FOR EACH ROW WHEN ((new.number IS DISTINCT FROM old.number)) EXECUTE FUNCTION public.scheduler_job_number_rekeyed();
+CREATE TRIGGER scheduler_job_number_rekeyed AFTER UPDATE OF number ON public.scheduler_jobrequest FOR EACH ROW WHEN ((new.number IS DISTINCT FROM old.number)) EXECUTE FUNCTION public.scheduler_job_number_rekeyed();
 
 CREATE TRIGGER scheduler_job_project_id_gone AFTER DELETE ON public.accounts_project REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_job_project_id_gone();
 
 CREATE TRIGGER scheduler_job_project_id_moved AFTER UPDATE OF project_id ON public.scheduler_job FOR EACH ROW WHEN (((new.project_id IS DISTINCT FROM old.project_id) AND (new.project_id IS NOT NULL))) EXECUTE FUNCTION public.scheduler_job_project_id_moved();
 
-CREATE TRIGGER scheduler_job_project_id_rekeyed BEFORE UPDATE OF id ON public.accounts_project FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_job_project_id_rekeyed();
+CREATE TRIGGER scheduler_job_project_id_rekeyed AFTER UPDATE OF id ON public.accounts_project FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_job_project_id_rekeyed();
 
 CREATE TRIGGER scheduler_job_queue_id_gone AFTER DELETE ON public.scheduler_queue REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_job_queue_id_gone();
 
 CREATE TRIGGER scheduler_job_queue_id_moved AFTER UPDATE OF queue_id ON public.scheduler_job FOR EACH ROW WHEN (((new.queue_id IS DISTINCT FROM old.queue_id) AND (new.queue_id IS NOT NULL))) EXECUTE FUNCTION public.scheduler_job_queue_id_moved();
 
-CREATE TRIGGER scheduler_job_queue_id_rekeyed BEFORE UPDATE OF id ON public.scheduler_queue FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_job_queue_id_rekeyed();
+CREATE TRIGGER scheduler_job_queue_id_rekeyed AFTER UPDATE OF id ON public.scheduler_queue FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_job_queue_id_rekeyed();
 
 CREATE TRIGGER scheduler_job_user_id_gone AFTER DELETE ON public.accounts_user REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_job_user_id_gone();
 
 CREATE TRIGGER scheduler_job_user_id_moved AFTER UPDATE OF user_id ON public.scheduler_job FOR EACH ROW WHEN (((new.user_id IS DISTINCT FROM old.user_id) AND (new.user_id IS NOT NULL))) EXECUTE FUNCTION public.scheduler_job_user_id_moved();
 
-CREATE TRIGGER scheduler_job_user_id_rekeyed BEFORE UPDATE OF id ON public.accounts_user FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_job_user_id_rekeyed();
+CREATE TRIGGER scheduler_job_user_id_rekeyed AFTER UPDATE OF id ON public.accounts_user FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_job_user_id_rekeyed();
 
 CREATE TRIGGER scheduler_jobevent_actor_id_gone AFTER DELETE ON public.accounts_user REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_jobevent_actor_id_gone();
 
 CREATE TRIGGER scheduler_jobevent_actor_id_moved AFTER UPDATE OF actor_id ON public.scheduler_jobevent FOR EACH ROW WHEN (((new.actor_id IS DISTINCT FROM old.actor_id) AND (new.actor_id IS NOT NULL))) EXECUTE FUNCTION public.scheduler_jobevent_actor_id_moved();
 
-CREATE TRIGGER scheduler_jobevent_actor_id_rekeyed BEFORE UPDATE OF id ON public.accounts_user FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_jobevent_actor_id_rekeyed();
+CREATE TRIGGER scheduler_jobevent_actor_id_rekeyed AFTER UPDATE OF id ON public.accounts_user FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_jobevent_actor_id_rekeyed();
 
 CREATE TRIGGER scheduler_jobevent_job_id_gone AFTER DELETE ON public.scheduler_job REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_jobevent_job_id_gone();
 
 CREATE TRIGGER scheduler_jobevent_job_id_moved AFTER UPDATE OF job_id ON public.scheduler_jobevent FOR EACH ROW WHEN (((new.job_id IS DISTINCT FROM old.job_id) AND (new.job_id IS NOT NULL))) EXECUTE FUNCTION public.scheduler_jobevent_job_id_moved();
 
-CREATE TRIGGER scheduler_jobevent_job_id_rekeyed BEFORE UPDATE OF number ON public.scheduler_job FOR EACH ROW WHEN ((new.number IS DISTINCT FROM old.number)) EXECUTE FUNCTION public.scheduler_jobevent_job_id_rekeyed();
+CREATE TRIGGER scheduler_jobevent_job_id_rekeyed AFTER UPDATE OF number ON public.scheduler_job FOR EACH ROW WHEN ((new.number IS DISTINCT FROM old.number)) EXECUTE FUNCTION public.scheduler_jobevent_job_id_rekeyed();
 
 CREATE TRIGGER scheduler_task_attempt_id_gone AFTER DELETE ON public.scheduler_attempt REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_task_attempt_id_gone();
 
 CREATE TRIGGER scheduler_task_attempt_id_moved AFTER UPDATE OF attempt_id ON public.scheduler_task FOR EACH ROW WHEN (((new.attempt_id IS DISTINCT FROM old.attempt_id) AND (new.attempt_id IS NOT NULL))) EXECUTE FUNCTION public.scheduler_task_attempt_id_moved();
 
-CREATE TRIGGER scheduler_task_attempt_id_rekeyed BEFORE UPDATE OF id ON public.scheduler_attempt FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_task_attempt_id_rekeyed();
+CREATE TRIGGER scheduler_task_attempt_id_rekeyed AFTER UPDATE OF id ON public.scheduler_attempt FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_task_attempt_id_rekeyed();
 
 CREATE TRIGGER scheduler_task_node_id_gone AFTER DELETE ON public.scheduler_node REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_task_node_id_gone();
 
 CREATE TRIGGER scheduler_task_node_id_moved AFTER UPDATE OF node_id ON public.scheduler_task FOR EACH ROW WHEN (((new.node_id IS DISTINCT FROM old.node_id) AND (new.node_id IS NOT NULL))) EXECUTE FUNCTION public.scheduler_task_node_id_moved();
 
-CREATE TRIGGER scheduler_task_node_id_rekeyed BEFORE UPDATE OF id ON public.scheduler_node FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_task_node_id_rekeyed();
+CREATE TRIGGER scheduler_task_node_id_rekeyed AFTER UPDATE OF id ON public.scheduler_node FOR EACH ROW WHEN ((new.id IS DISTINCT FROM old.id)) EXECUTE FUNCTION public.scheduler_task_node_id_rekeyed();
 
 ALTER TABLE ONLY public.accounts_apitoken
     ADD CONSTRAINT accounts_apitoken_project_id_16ebf865_fk_accounts_project_id FOREIGN KEY (project_id) REFERENCES public.accounts_project(id) DEFERRABLE INITIALLY DEFERRED;

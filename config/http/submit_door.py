@@ -28,6 +28,7 @@ from config.http.rates import Throttle
 from config.http.request_ids import request_id_of
 from config.http.security import PERMISSIONS, content_policy, new_nonce
 from config.metrics import count_request
+from infra import tracing
 from infra.api.problems import PROBLEM_TYPE, problem
 from infra.api.rest import READ_BODY, as_json
 from infra.client_address import of_scope
@@ -81,7 +82,11 @@ class SubmitDoor:
             await self.inner(scope, again, send)
             return
         request_id = request_id_of(_header(scope, b"x-request-id"))
-        call = Call(token=token, client=client, request_id=request_id, body=body)
+        span = _span_of(scope) if tracing.is_on() else None
+        call = Call(
+            token=token, client=client, request_id=request_id, body=body,
+            traceparent=span.traceparent if span else "",
+        )  # fmt: skip
         outcome = await self._outcome(call, receive)
         if outcome is None:
             read = {READ_BODY: call.payload} if call.payload is not None else {}
@@ -90,6 +95,8 @@ class SubmitDoor:
         answer = _answer_of(outcome, call, headers)
         await answer.give(send)
         _note(call, outcome, answer.status, seconds=time.perf_counter() - began)
+        if span is not None:
+            span.end(_route(), answer.status)
 
     async def _outcome(self, call: Call, receive: Receive) -> Outcome | MusterError:
         """What became of it, however long that takes; a caller who hangs up meanwhile is noted in the call."""
@@ -138,6 +145,12 @@ def _token_of(scope: Scope) -> str | None:
         return None
     kind = _header(scope, b"content-type").partition(";")[0].strip().lower()
     return bearer_token(scope) if kind == "application/json" else None
+
+
+def _span_of(scope: Scope) -> tracing.ServedRequest:
+    """The span of a request; where the next door answers it, that one begins its own, and this one is never sent."""
+    given = {name: _header(scope, name.encode()) for name in tracing.HEADERS}
+    return tracing.ServedRequest("POST", {name: value for name, value in given.items() if value})
 
 
 def _header(scope: Scope, wanted: bytes) -> str:

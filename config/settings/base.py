@@ -36,7 +36,7 @@ INSTALLED_APPS = [
     "unfold",  # before the admin, whose templates it replaces
     "unfold.contrib.filters",
     "unfold.contrib.forms",
-    "django.contrib.admin",
+    "config.apps.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -82,6 +82,12 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
+
+# Spans of requests, for a collector of OpenTelemetry; without one nothing of it is loaded.
+OTEL_EXPORTER_OTLP_ENDPOINT = read("OTEL_EXPORTER_OTLP_ENDPOINT")
+if OTEL_EXPORTER_OTLP_ENDPOINT:
+    _named = MIDDLEWARE.index("config.http.request_ids.RequestIdMiddleware")
+    MIDDLEWARE.insert(_named + 1, "config.http.tracing.TracingMiddleware")
 
 # Of a request to the API with a bearer token: without what serves sessions, forms, pages and files. What each of
 # these would have done, docs/decisions/0042 says.
@@ -181,6 +187,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(PLAN_SECONDS),
         "options": {"queue": "scheduling", "expire_seconds": 3 * PLAN_SECONDS},
     },
+    "drive backends without agents": {
+        "task": "scheduler.tasks.drive_backends",
+        "schedule": every(2),
+        "options": {"queue": "default", "expire_seconds": 6},
+    },
     "quarantine nodes where jobs of several people fail": {
         "task": "scheduler.tasks.watch_nodes",
         "schedule": every(30),
@@ -262,6 +273,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": every(15),
         "options": {"queue": "default", "expire_seconds": 45},
     },
+    "tell quota providers": {
+        "task": "scheduler.tasks.tell_quota_providers",
+        "schedule": every(5),
+        "options": {"queue": "default", "expire_seconds": 15},
+    },
     "begin and end grants": {
         "task": "quotas.tasks.keep_grants",
         "schedule": every(60),
@@ -271,6 +287,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "quotas.tasks.alert",
         "schedule": every(300),
         "options": {"queue": "default", "expire_seconds": 300},
+    },
+    "compare drafts of profiles": {
+        "task": "scheduler.tasks.compare_shadows",
+        "schedule": every(10),
+        "options": {"queue": "default", "expire_seconds": 30},
     },
     "count for /metrics": {
         "task": "scheduler.tasks.count_for_metrics",
@@ -298,6 +319,12 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"queue": "default", "expire_seconds": 3600},
     },
 }
+if OTEL_EXPORTER_OTLP_ENDPOINT:
+    CELERY_BEAT_SCHEDULE["send traces"] = {
+        "task": "scheduler.tasks.send_traces",
+        "schedule": every(5),
+        "options": {"queue": "default", "expire_seconds": 15},
+    }
 
 # ---------------------------------------------------------------- who signs in
 
@@ -393,7 +420,10 @@ DJANGO_STRUCTLOG_STATUS_2XX_LOG_LEVEL = 10 if read("MUSTER_QUIET_REQUESTS") else
 SCHEDULING_POLICY = read("SCHEDULING_POLICY")  # fifo, priority, fairshare
 SCHEDULING_BACKFILL = read("SCHEDULING_BACKFILL")  # none, easy, conservative, aggressive, deadline
 UNLIMITED_JOB_SECONDS = read("UNLIMITED_JOB_SECONDS")
-QUOTA_PROVIDER = read("QUOTA_PROVIDER")  # local, k8s, slurm
+QUOTA_PROVIDER = read("QUOTA_PROVIDER")  # local, k8s, slurm, or a name of QUOTA_PROVIDERS
+# Providers of this site that decide about starts: name=module:Class; and the longest that planning waits for them.
+QUOTA_PROVIDERS = read("QUOTA_PROVIDERS")
+QUOTA_PROVIDER_CHECK_SECONDS = read("QUOTA_PROVIDER_CHECK_SECONDS")
 MUSTER_REPEATS = (
     "scheduler.services.submission.idempotency"  # keeps the answers of requests with an Idempotency-Key
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from config.settings.declared.setting import Setting
+from config.settings.declared.values import allowed
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
@@ -76,7 +77,9 @@ def _read(path: Path, body: str, settings: Mapping[str, Setting], *, readable_by
     for key, node in root.value:
         name, line = str(key.value), key.start_mark.line + 1
         text = _text_of(node)
-        problem = _problem(name, text, settings, readable_by_all=readable_by_all)
+        problem = _problem(name, text, settings, readable_by_all=readable_by_all) or _wrong_shape(
+            node, settings[name]
+        )
         if name in values:
             problem = f"{name} is there twice, first in line {values[name].line}. Remove one of the lines."
         if problem:
@@ -96,6 +99,23 @@ def _problem(name: str, text: str | None, settings: Mapping[str, Setting], *, re
         return f"{name} has a value that is neither text, number, list of texts, nor map of numbers."
     if setting.secret and readable_by_all:
         return f"{name} is a secret, and every account of this machine can read the file. Run chmod o-r on the file."
+    return ""
+
+
+def _wrong_shape(node: Node, setting: Setting) -> str:
+    """What is wrong with a list or a map that is no value of this setting; "" where that is nothing.
+
+    A list of one item has the same text as the item, so that the value's own check would take it.
+    """
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode) and setting.kind != "list":
+        return (
+            f"{setting.name} has a list as its value. Allowed: {allowed(setting)}. "
+            "Write the value alone, without [ ]."
+        )
+    if isinstance(node, yaml.MappingNode) and setting.kind != "dict":
+        return f"{setting.name} has a map as its value. Allowed: {allowed(setting)}."
     return ""
 
 

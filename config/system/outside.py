@@ -16,7 +16,7 @@ from infra.models import Circuit, System
 from infra.storage import storage_setting
 from notifications.services.mail import mail_circuit
 from notifications.services.occurrences import mail_is_on
-from quotas.models import Quota
+from quotas.models import Quota, named_providers
 from quotas.providers.circuit import circuit_of
 from scheduler.services.cluster.inventory_service import inventory_circuit
 
@@ -60,6 +60,7 @@ def _configured() -> list[tuple[str, str]]:
         known.append((inventory_circuit().name, f"Inventory service {settings.INVENTORY_SERVICE_URL}"))
     providers = {
         settings.QUOTA_PROVIDER,
+        *named_providers(),
         *Quota.objects.plain().values_list("provider", flat=True).distinct(),
     }
     known += [

@@ -182,7 +182,7 @@ def planners(env: Environment) -> list[Process]:
 
 def worker(env: Environment) -> Process:
     """The worker of queue `default`: its work waits for the database most of the time, so threads of one process do."""
-    options = ["-n", "default@%h", "-Q", "default", "-P", "threads", "-c", "2"]
+    options = ["-n", "default@%h", "-Q", "default", "-P", "threads", "-c", "3"]
     return _celery(
         env,
         "worker-default",

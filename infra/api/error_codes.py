@@ -144,6 +144,36 @@ THERE: Final = {
         "Another reservation holds these nodes or devices in that period.",
         "Choose another time or other nodes.",
     ),
+    "reservation-not-usable": Meaning(
+        "Not your reservation",
+        "The reservation is for another project, for other people or for one job.",
+        "Submit to the project that it is for, or leave reservation out.",
+    ),
+    "reservation-not-approved": Meaning(
+        "Not approved yet",
+        "An operator has not approved the reservation, so it holds nothing.",
+        "Wait for the decision, or leave reservation out.",
+    ),
+    "reservation-over": Meaning(
+        "The reservation is over",
+        "The reservation has ended or was cancelled.",
+        "Name another reservation, or leave reservation out.",
+    ),
+    "reservation-elsewhere": Meaning(
+        "Another cluster's reservation",
+        "The reservation is of another cluster than the queue of the job.",
+        "Choose a queue of the cluster that the reservation is of.",
+    ),
+    "reservation-too-short": Meaning(
+        "Does not fit into the reservation",
+        "A job inside a reservation is over before the reservation ends, by its time limit.",
+        "Shorten time_limit, or name a reservation that ends later.",
+    ),
+    "ambiguous": Meaning(
+        "Several of that name",
+        "The name means several things.",
+        "Give the id instead of the name.",
+    ),
     "not-enough-free": Meaning(
         "Not enough free resources then",
         "The cluster does not have enough free resources in that period.",

@@ -130,5 +130,14 @@ CREATE FUNCTION {name}_rekeyed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     {_refuse(table, r, kept, f"OLD.{r.key}")}
 END $$;
-CREATE TRIGGER {name}_rekeyed BEFORE UPDATE OF {r.key} ON {r.parent} FOR EACH ROW
-    WHEN (NEW.{r.key} IS DISTINCT FROM OLD.{r.key}) EXECUTE FUNCTION {name}_rekeyed();"""
+{keep_key(table, r)}"""
+
+
+def keep_key(table: str, reference: Reference, when: str = "AFTER") -> str:
+    """The trigger that refuses another key of a parent; it takes the place of one that is there.
+
+    After an update: one before it would let PostgreSQL lock each row that is updated, with a record in its log.
+    """
+    name, key = _name(table, reference), reference.key
+    return f"""CREATE OR REPLACE TRIGGER {name}_rekeyed {when} UPDATE OF {key} ON {reference.parent} FOR EACH ROW
+    WHEN (NEW.{key} IS DISTINCT FROM OLD.{key}) EXECUTE FUNCTION {name}_rekeyed();"""

@@ -96,7 +96,8 @@ KINDS: Final[dict[Kind, About]] = {
         operators=True,
     ),
     Kind.RESERVATION: About(
-        "Reservation or hold", "Somebody has made, changed or cancelled a reservation of nodes.", operators=True
+        "Reservation",
+        "A reservation that you asked for was approved or declined; for operators: one was requested or changed.",
     ),
 }  # fmt: skip
 

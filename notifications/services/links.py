@@ -35,7 +35,9 @@ def link_of(row: Bundle) -> str:
         return reverse("system")
     if about == "quota":
         return reverse("quota")
-    if about in ("reservations", "cluster"):
+    if about == "reservations":
+        return reverse("reservations")
+    if about == "cluster":
         return reverse("cluster")
     if len(jobs_of(row)) == 1 and row.count == len(row.jobs):
         return reverse("job", args=[row.jobs[0]])

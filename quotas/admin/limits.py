@@ -13,7 +13,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from accounts.admin.previewed import PreviewedAdmin, PreviewedForm, last_change
 from quotas.core.amounts import EXAMPLES, RESOURCE_WORDS, exact_amount, parse_amount
 from quotas.core.resources import BadAmount, show_cpus, show_mib
-from quotas.models import Provider, Quota, QuotaResource
+from quotas.models import Quota, QuotaResource, provider_label
 from quotas.providers.registry import quota_sheet
 from quotas.selectors.fair_share_report import span
 from quotas.services.impact import impact_of_line, shown
@@ -108,7 +108,7 @@ class QuotaForm(PreviewedForm):
         words = {
             "enforce": lambda: "blocks" if value else "reports only",
             "converge_after_seconds": lambda: span(value) if value else "at once",
-            "provider": lambda: str(Provider(value).label),
+            "provider": lambda: provider_label(value),
             "resource": lambda: RESOURCE_WORDS[value],
         }
         return words[name]() if name in words else str(value)

@@ -1,4 +1,4 @@
-"""Admin pages of quotas kept outside Muster: how things stand, look again, put right with a reason."""
+"""Admin pages of quotas outside Muster: how things stand, look again, put right with a reason; refusals of starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unfold.decorators import display
 from accounts.admin.base import FactsAdmin, ReasonedForm, table
 from accounts.services import audit
 from infra.errors import MusterError
-from quotas.models import ProviderState, ProviderStatus
+from quotas.models import ProviderAllocation, ProviderState, ProviderStatus, RefusedStart
 from quotas.providers.view import ProviderView, view_of
 from quotas.services.providers import exchange_quota, repair_provider
 
@@ -159,6 +159,29 @@ class ProviderStateAdmin(FactsAdmin):
         from accounts import permissions
 
         return bool(permissions.may(request.user, "operate"))
+
+
+@admin.register(RefusedStart)
+class RefusedStartAdmin(FactsAdmin):
+    """Jobs that wait because their provider refused them, and those that did in the last day."""
+
+    list_display = ("job_number", "project", "provider", "text", "times", "refused_at", "until")
+    list_filter = ("provider", "possible")
+    list_select_related = ("project",)
+    search_fields = ("project__name", "project__slug", "text")
+
+
+@admin.register(ProviderAllocation)
+class ProviderAllocationAdmin(FactsAdmin):
+    """What providers that decide about starts count for attempts, and what they were not told yet."""
+
+    list_display = (
+        "attempt_id", "job_number", "project", "provider", "state", "text", "asked_at", "released_at",
+        "tries", "next_try_at",
+    )  # fmt: skip
+    list_filter = ("state", "provider")
+    list_select_related = ("project",)
+    search_fields = ("project__name", "project__slug", "text")
 
 
 def _view(state: ProviderState) -> ProviderView:

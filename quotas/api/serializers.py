@@ -13,7 +13,7 @@ from accounts.api.serializers import StrictSerializer
 from infra.api.fields import ChoiceField
 from infra.errors import FieldProblem, InvalidInput
 from quotas.core.resources import MAX_AMOUNT, BadAmount, bytes_to_mib, cores_to_millis, parse_mib
-from quotas.models import Provider, ProviderStatus, QuotaResource
+from quotas.models import ProviderStatus, QuotaResource
 from quotas.providers.base import QuotaSheet
 from quotas.providers.view import ProviderView
 
@@ -191,7 +191,9 @@ class QuotaChangesSerializer(StrictSerializer):
         of_bytes=True, help_text='GiB, or a text with a unit: "2Ti".'
     )
     enforce_quota = serializers.BooleanField(required=False)
-    provider = ChoiceField(choices=Provider.choices, required=False)
+    provider = serializers.CharField(
+        max_length=16, required=False, help_text="local, k8s, slurm, or a provider of this site."
+    )
     lines = LineChangesSerializer(many=True, required=False)
     reason = serializers.CharField(
         max_length=1000, default="changed over the API", help_text="Reason; recorded in the audit trail."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from quotas.models.quota import Provider
+from quotas.models.quota import provider_choices
 
 
 class ProviderStatus(models.TextChoices):
@@ -20,7 +20,8 @@ class ProviderStatus(models.TextChoices):
 
 
 class ProviderState(models.Model):
-    """One project's quota at the provider that keeps it; written by `quotas.services.exchange` alone.
+    """One project's quota at its provider; written by `quotas.services.exchange`, of a provider that decides about
+    starts by `quotas.services.deciding.checks`.
 
     `wanted`, `written`, `found` and `used` are values by the provider's own names: what Muster's lines ask
     for, what was last brought over, what is there, and what is in use there.
@@ -29,7 +30,7 @@ class ProviderState(models.Model):
     project = models.OneToOneField(
         "accounts.Project", on_delete=models.CASCADE, related_name="provider_state", primary_key=True
     )
-    provider = models.CharField(max_length=8, choices=Provider)
+    provider = models.CharField(max_length=16, choices=provider_choices)
     status = models.CharField(max_length=12, choices=ProviderStatus, default=ProviderStatus.PENDING)
     #: Since when it has been so.
     since = models.DateTimeField()

@@ -38,6 +38,22 @@ class Provider(models.TextChoices):
     SLURM = "slurm", "Slurm"
 
 
+def provider_choices() -> list[tuple[str, str]]:
+    """The providers that come with Muster, and those that QUOTA_PROVIDERS names."""
+    return [*Provider.choices, *((name, name) for name in named_providers())]
+
+
+def named_providers() -> dict[str, str]:
+    """`module:Class` of each provider of QUOTA_PROVIDERS, by its name."""
+    pairs = (item.partition("=") for item in settings.QUOTA_PROVIDERS)
+    return {name.strip(): path.strip() for name, _, path in pairs}
+
+
+def provider_label(name: str) -> str:
+    """The name of a provider for people; of one that is no longer installed its own name."""
+    return str(Provider(name).label) if name in Provider.values else name
+
+
 class QuotaQuerySet(models.QuerySet["Quota"]):
     def plain(self) -> QuotaQuerySet:
         """Lines that count everything of a whole project: all its people, GPU models and job types."""
@@ -86,7 +102,7 @@ class Quota(models.Model):
     converge_after_seconds = models.PositiveIntegerField(null=True, blank=True)
     #: Since when more is in use than a cut of the bound allows.
     over_since = models.DateTimeField(null=True, blank=True, editable=False)
-    provider = models.CharField(max_length=8, choices=Provider, default=Provider.LOCAL)
+    provider = models.CharField(max_length=16, choices=provider_choices, default=Provider.LOCAL)
     used = models.BigIntegerField(default=0, editable=False)
     synced_at = models.DateTimeField(null=True, blank=True, editable=False)
     generation = models.PositiveIntegerField(default=1, editable=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -103,17 +103,48 @@ class Drift:
     found: int
 
 
-class QuotaProvider(Protocol):
-    """Enforces quotas in one place: in Muster's own rows, in Kubernetes, in Slurm.
+class Unreachable(Exception):
+    """It did not answer, answered too late, or asked to be left alone; trying again may help."""
 
-    `resources` are those of one task. A start is checked and counted on every line of its way up that counts
-    its `job_type`; with `user_id` on those of the person too, with `devices` (thousandths of GPUs by model)
-    on those of single models.
+    def __init__(self, text: str, *, retry_after_seconds: int = 0) -> None:
+        super().__init__(text)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Refused(Exception):
+    """It answered, and will not: credentials, rights, a limit that it does not know, or a start that it refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStart:
+    """One job that is to start: what a provider is asked about.
+
+    `resources` are those of one task; `devices` are thousandths of GPUs by model where the job has been given
+    devices. `key` names the attempt: allocate and release have the same one, however often they are repeated.
+    Before the attempt there is none, and no job number before the job is submitted.
     """
 
-    name: str
+    project_id: int
+    resources: Resources
+    job_type: str = "batch"
+    tasks: int = 1
+    user_id: int | None = None
+    devices: Mapping[str, int] = field(default_factory=dict)
+    job_number: int = 0
+    key: str = ""
 
-    def get_quota(self, project_id: int) -> QuotaSheet: ...
+
+class QuotaProvider(Protocol):
+    """Decides whether jobs of a project may start, and counts them: in Muster's own rows, or outside.
+
+    `resources` are those of one task; `user_id` is the owner of the job, `devices` the thousandths of GPUs by model
+    that it has been given. A provider that is named in QUOTA_PROVIDERS is asked outside any transaction, in a
+    thread of its own and for a limited time: it raises Unreachable where it cannot say, and Refused for no. Muster's
+    own lines hold beside it.
+
+    A start is allocated once for each `key`: a call that is repeated, after a process died, counts nothing more.
+    A release of a key that was never allocated is no error.
+    """
 
     def check_quota(
         self,
@@ -135,6 +166,7 @@ class QuotaProvider(Protocol):
         tasks: int = 1,
         user_id: int | None = None,
         devices: Mapping[str, int] | None = None,
+        key: str = "",
     ) -> None: ...
 
     def release_quota(
@@ -146,7 +178,25 @@ class QuotaProvider(Protocol):
         tasks: int = 1,
         user_id: int | None = None,
         devices: Mapping[str, int] | None = None,
+        key: str = "",
     ) -> None: ...
+
+
+class ChecksTogether(Protocol):
+    """A provider that answers for all starts of a cycle in one call, each in its place.
+
+    A start that is let through counts for those behind it.
+    """
+
+    def check_starts(self, starts: Sequence[QuotaStart]) -> Sequence[QuotaCheck]: ...
+
+
+class SheetProvider(QuotaProvider, Protocol):
+    """One that comes with Muster: Muster's own lines, kept here or also outside."""
+
+    name: str
+
+    def get_quota(self, project_id: int) -> QuotaSheet: ...
 
     def sync(self, project_id: int) -> tuple[Drift, ...]:
         """Recount what the project holds and correct Muster's own counters; answers what was wrong."""

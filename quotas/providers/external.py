@@ -22,18 +22,6 @@ from quotas.providers.waiting import holding_text
 T = TypeVar("T")
 
 
-class Unreachable(Exception):
-    """It did not answer, answered too late, or asked to be left alone; trying again may help."""
-
-    def __init__(self, text: str, *, retry_after_seconds: int = 0) -> None:
-        super().__init__(text)
-        self.retry_after_seconds = retry_after_seconds
-
-
-class Refused(Exception):
-    """It answered, and will not: credentials, rights, or a limit that it does not know. A person must act."""
-
-
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The project as a provider needs to know it. Members are those who may submit, by account name."""

@@ -19,12 +19,11 @@ from django.conf import settings
 from quotas.core.external_limits import Bound, Mapped
 from quotas.core.units import k8s
 from quotas.models import Provider
+from quotas.providers.base import Refused, Unreachable
 from quotas.providers.external import (
     ExternalQuotaProvider,
     Found,
-    Refused,
     Scope,
-    Unreachable,
     timeout_seconds,
 )
 

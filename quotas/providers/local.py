@@ -65,8 +65,12 @@ class LocalQuotaProvider:
         tasks: int = 1,
         user_id: int | None = None,
         devices: Mapping[str, int] | None = None,
+        key: str = "",
     ) -> None:
-        """Count a start on every line of its way up, or raise Conflict and count nothing."""
+        """Count a start on every line of its way up, or raise Conflict and count nothing.
+
+        The key is for providers that keep rows of their own: here the caller's transaction counts a start once.
+        """
         charges = _locked_charges(_charges(project_id, resources, job_type, tasks, user_id, devices))
         short = _short(Standings([line for line, _ in charges]), charges)
         if short:
@@ -89,6 +93,7 @@ class LocalQuotaProvider:
         tasks: int = 1,
         user_id: int | None = None,
         devices: Mapping[str, int] | None = None,
+        key: str = "",
     ) -> None:
         """Give back what `allocate_quota` counted when it was asked the same."""
         _move(_locked_charges(_charges(project_id, resources, job_type, tasks, user_id, devices)), sign=-1)

@@ -1,4 +1,6 @@
-"""How things stand with a quota kept outside Muster, in words: for pages, the API and the admin alike."""
+"""How things stand with a quota that a provider outside Muster keeps or decides about, in words: for pages, the API and
+the admin alike.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 
 from quotas.core.external_limits import MEMBER
-from quotas.models import Provider, ProviderState, ProviderStatus
-from quotas.providers.registry import provider
+from quotas.models import Provider, ProviderState, ProviderStatus, provider_label
+from quotas.providers.registry import decides, provider
 from quotas.providers.waiting import holding_text
 
 
@@ -42,6 +45,8 @@ class ProviderView:
     facts: dict[str, Any]
     #: True: no job of the project starts until the provider responds.
     jobs_wait: bool
+    #: True: it is asked about each start; False: it keeps a copy of the limits.
+    decides: bool = False
 
     @property
     def tone(self) -> str:
@@ -54,6 +59,8 @@ class ProviderView:
         """What it means for those who have the quota."""
         after = " Jobs of this project wait until the provider responds." if self.jobs_wait else ""
         match self.status:
+            case ProviderStatus.OK if self.decides:
+                return f"{self.label} is asked about each start, and answers."
             case ProviderStatus.OK:
                 return f"{self.label} has the same limits."
             case ProviderStatus.PENDING:
@@ -75,12 +82,14 @@ def provider_views(project_ids: Iterable[int]) -> dict[int, ProviderView]:
 
 
 def view_of(state: ProviderState) -> ProviderView:
+    if decides(state.provider) or state.provider not in Provider.values:
+        return _of_decider(state)
     show = provider(state.provider).show  # type: ignore[attr-defined]
     keys = sorted(state.wanted.keys() | state.found.keys())
     compared = state.synced_at is not None and state.status != ProviderStatus.OFF
     return ProviderView(
         provider=state.provider,
-        label=str(Provider(state.provider).label),
+        label=provider_label(state.provider),
         status=state.status,
         words=str(ProviderStatus(state.status).label),
         text=state.text,
@@ -99,4 +108,26 @@ def view_of(state: ProviderState) -> ProviderView:
         left_out=tuple(state.left_out),
         facts=dict(state.facts),
         jobs_wait=bool(holding_text(state, now=timezone.now())),
+    )
+
+
+def _of_decider(state: ProviderState) -> ProviderView:
+    """Of one that decides about starts: whether it answers."""
+    away = state.status == ProviderStatus.UNREACHABLE
+    return ProviderView(
+        provider=state.provider,
+        label=provider_label(state.provider),
+        status=state.status,
+        words=str(ProviderStatus(state.status).label) if away else "responds",
+        text=state.text,
+        since=state.since,
+        synced_at=state.synced_at,
+        written_at=None,
+        next_try_at=state.next_try_at,
+        differences=(),
+        used={},
+        left_out=(),
+        facts={},
+        jobs_wait=away and settings.QUOTA_PROVIDER_WHEN_AWAY == "wait",
+        decides=True,
     )

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 
-from quotas.models import Provider, ProviderState, ProviderStatus
+from quotas.models import ProviderState, ProviderStatus, provider_label
 
 #: In these the provider does not enforce what Muster's lines say, and since when is unknown.
 _AWAY = (ProviderStatus.UNREACHABLE, ProviderStatus.REFUSED)
@@ -23,7 +23,7 @@ def holding_text(state: ProviderState, *, now: datetime) -> str:
 
 def away_sentence(provider: str, status: str, text: str) -> str:
     what = "is unreachable" if status == ProviderStatus.UNREACHABLE else "refuses the limits"
-    return f"{Provider(provider).label}, the provider of this quota, {what}: {text}"
+    return f"{provider_label(provider)}, the provider of this quota, {what}: {text}"
 
 
 def _grace() -> timedelta:

@@ -29,8 +29,10 @@ from quotas.core.external_limits import (
     strictest,
 )
 from quotas.models import Provider, ProviderState, ProviderStatus, Quota
+from quotas.providers.base import Refused, Unreachable
 from quotas.providers.circuit import circuit_of
-from quotas.providers.external import ExternalQuotaProvider, Found, Refused, Scope, Unreachable
+from quotas.providers.external import ExternalQuotaProvider, Found, Scope
+from quotas.providers.registry import deciding_projects
 from quotas.providers.registry import provider as provider_named
 
 log = structlog.get_logger(__name__)
@@ -39,6 +41,8 @@ log = structlog.get_logger(__name__)
 CLAIM_SECONDS: Final = 120
 FIRST_RETRY_SECONDS: Final = 5
 LONGEST_RETRY_SECONDS: Final = 300
+#: Providers that keep a copy of the limits.
+KEEPERS: Final = (Provider.K8S, Provider.SLURM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ def exchange(project_id: int, *, repair: bool = False) -> Outcome | None:
     """
     task = tasks_of([project_id]).get(project_id)
     if task is None:
-        ProviderState.objects.filter(project_id=project_id).delete()
+        if project_id not in deciding_projects([project_id]):
+            ProviderState.objects.filter(project_id=project_id).delete()
         return None
     state = _claim(task)
     if state is None:
@@ -141,7 +146,7 @@ def drift_text(provider: ExternalQuotaProvider, drift: Iterable[Difference]) -> 
 def tasks_of(project_ids: Iterable[int] | None = None) -> dict[int, Task]:
     """Projects whose quota is kept outside, with what is to be kept; three queries for all of them."""
     lines = Quota.objects.filter(project__isnull=False, user__isnull=True)
-    outside = lines.plain().exclude(provider=Provider.LOCAL)
+    outside = lines.plain().filter(provider__in=KEEPERS)
     if project_ids is not None:
         outside = outside.filter(project_id__in=project_ids)
     names = dict(outside.order_by("-id").values_list("project_id", "provider"))
@@ -202,15 +207,16 @@ def due_projects() -> list[int]:
                 due.append(project_id)
         elif state.written != task.mapped.values or state.synced_at is None or state.synced_at <= old:
             due.append(project_id)
-    return sorted([*due, *states])  # those that are left are kept here now
+    deciding = deciding_projects(states)
+    return sorted([*due, *(one for one in states if one not in deciding)])  # these are kept here now
 
 
 # ---------------------------------------------------------------- the state row
 
 
 def mark_pending(project_id: int) -> None:
-    """Say, in the transaction of an edit, that the provider does not know it yet."""
-    ProviderState.objects.filter(project_id=project_id).exclude(
+    """Say, in the transaction of an edit, that the provider which keeps the limits does not know it yet."""
+    ProviderState.objects.filter(project_id=project_id, provider__in=KEEPERS).exclude(
         status__in=[ProviderStatus.PENDING, ProviderStatus.OFF]
     ).update(status=ProviderStatus.PENDING, since=timezone.now(), text="", next_try_at=None)
 

@@ -9,7 +9,10 @@ from accounts.models import Project, User
 from accounts.services import audit
 from infra.errors import Conflict, FieldProblem, InvalidInput
 from quotas.models import ProviderState, ProviderStatus
+from quotas.providers import circuit
 from quotas.providers.external import one_round
+from quotas.providers.registry import deciding_projects
+from quotas.services.deciding import checks as provider_checks
 from quotas.services.exchange import Outcome, due_projects, exchange
 
 log = structlog.get_logger(__name__)
@@ -18,7 +21,12 @@ log = structlog.get_logger(__name__)
 def exchange_quota(*, project: Project, by: User) -> ProviderState | None:
     """Exchange with the provider now and say how things stand; None where Muster itself keeps the quota."""
     permissions.require(by, "edit_quota", project)
-    exchange(project.pk)
+    deciding = deciding_projects([project.pk])
+    if deciding:
+        circuit.forget_failures()
+        provider_checks.probe(deciding[project.pk], project.pk)
+    else:
+        exchange(project.pk)
     return ProviderState.objects.filter(project=project).first()
 
 
@@ -34,6 +42,9 @@ def repair_provider(*, project: Project, by: User, reason: str) -> Outcome:
         raise InvalidInput(message, problems=[FieldProblem("reason", message, "required")])
     outcome = exchange(project.pk, repair=True)
     if outcome is None:
+        if project.pk in deciding_projects([project.pk]):
+            message = "This provider decides about starts and keeps no copy of the limits."
+            raise Conflict(message, code="kept-here", way_out="There is nothing to repair.")
         if ProviderState.objects.filter(project=project).exists():
             raise Conflict("An exchange with the provider is in progress.", way_out="Try again in a moment.")
         raise Conflict("Muster manages this quota itself; there is no provider to repair.", code="kept-here")

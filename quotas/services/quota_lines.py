@@ -20,9 +20,9 @@ from infra.plain_text import check_lines
 from quotas import outbox
 from quotas.core.limits import NONE, bound_of
 from quotas.core.resources import MAX_AMOUNT
-from quotas.models import DriftKind, Provider, Quota, QuotaResource
+from quotas.models import DriftKind, Quota, QuotaResource
 from quotas.providers.registry import provider, require_usable
-from quotas.services.exchange import mark_pending
+from quotas.services.exchange import KEEPERS, mark_pending
 from quotas.services.reconcile import Mismatch, record_drift
 from quotas.usage_source import usage_source
 
@@ -320,7 +320,7 @@ def _provider_of(subject: Subject) -> str:
 
 def _keep_outside(row: Quota) -> None:
     """Tell the provider that keeps the project's own limits, where it is not Muster."""
-    if row.project_id is not None and row.is_plain and row.provider != Provider.LOCAL:
+    if row.project_id is not None and row.is_plain and row.provider in KEEPERS:
         mark_pending(row.project_id)
         outbox.exchange_soon(row.project_id)
 

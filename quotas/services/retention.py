@@ -78,4 +78,19 @@ _RULES: Final = (
         setting="MUSTER_KEEP_DRIFT_DAYS",
         statement=delete_from("quotas_driftfinding"),
     ),
+    Rule(
+        "provider_allocations",
+        "Attempts that a quota provider refused, or has released",
+        "SELECT attempt_id FROM quotas_providerallocation WHERE ended_at < %(before)s AND next_try_at IS NULL"
+        " ORDER BY attempt_id LIMIT %(batch)s",
+        setting="MUSTER_KEEP_ALERTS_DAYS",
+        statement=delete_from("quotas_providerallocation", "attempt_id"),
+    ),
+    Rule(
+        "refused_starts",
+        "Refusals of quota providers that no longer hold",
+        "SELECT job_number FROM quotas_refusedstart WHERE until < %(before)s LIMIT %(batch)s",
+        hours=24,
+        statement=delete_from("quotas_refusedstart", "job_number"),
+    ),
 )

@@ -17,9 +17,10 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 from accounts import permissions
 from accounts.admin.base import table
 from accounts.models import User
+from infra.errors import InvalidInput
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.admin.base import FactsAdmin, FactsInline, LongTable, SettingsAdmin, SettingsForm, Verb
-from scheduler.backends.registry import installed
+from scheduler.backends.registry import check_settings, installed
 from scheduler.models import (
     Allocation,
     Cluster,
@@ -34,13 +35,13 @@ from scheduler.models import (
 )
 from scheduler.models.cluster import BackendKind
 from scheduler.services.cluster.nodes import cordon_node, drain_node, issue_join_token, uncordon_node
-from scheduler.services.cluster.reservations import cancel_reservation, reserve
 from scheduler.services.cluster.settings import (
     pause_cluster,
     remove_settings,
     resume_cluster,
     revoke_join_token,
 )
+from scheduler.services.reservations.reserve import cancel_reservation, reserve
 
 
 class ClusterForm(SettingsForm):
@@ -48,7 +49,15 @@ class ClusterForm(SettingsForm):
 
     class Meta:
         model = Cluster
-        fields = ("slug", "name", "backend", "profile", "cpu_overcommit_percent", "memory_overcommit_percent")
+        fields = (
+            "slug",
+            "name",
+            "backend",
+            "backend_settings",
+            "profile",
+            "cpu_overcommit_percent",
+            "memory_overcommit_percent",
+        )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,6 +68,26 @@ class ClusterForm(SettingsForm):
         field.error_messages["invalid_choice"] = (
             f"The backend %(value)s is not installed; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}."
         )
+
+    def clean(self) -> dict[str, Any]:
+        """The settings are what the backend needs; a backend that nodes or jobs depend on stays."""
+        cleaned = super().clean() or {}
+        data = cleaned.get("backend_settings")
+        if "backend" in cleaned and "backend_settings" in cleaned:
+            cleaned["backend_settings"] = data or {}
+            try:
+                check_settings(cleaned["backend"], cleaned["backend_settings"])
+            except InvalidInput as error:
+                wrong = "; ".join(f"{one.field} {one.message}" for one in error.problems)
+                self.add_error(
+                    "backend_settings", " ".join(filter(None, (error.message, wrong, error.way_out)))
+                )
+        if self.instance.pk and "backend" in self.changed_data and self.instance.nodes.exists():
+            self.add_error(
+                "backend",
+                f"Cluster {self.instance.slug} has nodes of its backend; remove these first, or make another cluster.",
+            )
+        return cleaned
 
 
 @admin.register(Cluster)
@@ -72,7 +101,7 @@ class ClusterAdmin(SettingsAdmin):
     readonly_fields = ("paused", "paused_reason", "paused_by", "paused_at", "generation", "created_at")
     prepopulated_fields = {"slug": ("name",)}
     fieldsets = (
-        (None, {"fields": ("name", "slug", "backend", "profile", "reason", "seen")}),
+        (None, {"fields": ("name", "slug", "backend", "backend_settings", "profile", "reason", "seen")}),
         ("Overcommit", {"fields": (("cpu_overcommit_percent", "memory_overcommit_percent"),)}),
         (
             "Facts",

@@ -74,7 +74,7 @@ class CycleAdmin(LongTable):
     fieldsets = (
         (None, {"fields": ("id", "cluster", "started_at", "trigger", "fencing_token")}),
         ("Counts and times", {"fields": (COUNTS, TIMES)}),
-        ("Snapshot", {"fields": ("saw", "policy_words", "rules_in_force")}),
+        ("Snapshot", {"fields": ("saw", "policy_words", "profiles_followed", "rules_in_force")}),
         ("Starts", {"fields": ("starts",)}),
         ("Pending jobs and reasons", {"fields": ("waits",)}),
         ("Refused on apply", {"fields": ("refusals",)}),
@@ -86,6 +86,7 @@ class CycleAdmin(LongTable):
         "apply",
         "saw",
         "policy_words",
+        "profiles_followed",
         "rules_in_force",
         "starts",
         "waits",
@@ -163,6 +164,17 @@ class CycleAdmin(LongTable):
         ties = ", ".join(policy.tie_breakers) or "none"
         strict = ", strict order" if policy.strict_order else ""
         return f"{policy.name}, placement {policy.placement}, tie-breakers {ties}{strict}"
+
+    @display(description="Profiles")
+    def profiles_followed(self, cycle: Cycle) -> str:
+        return (
+            "; ".join(
+                f"{one['profile']} version {one['version']}"
+                + (f", for queue {one['queue']}" if one["queue"] else "")
+                for one in cycle.profiles
+            )
+            or "–"
+        )  # the default policy, or a recording of an earlier release
 
     @display(description="Rules in force")
     def rules_in_force(self, cycle: Cycle) -> str:

@@ -166,7 +166,8 @@ class JobAdmin(LongTable):
             "Release", "The jobs can start again.", release_job, "job", "play_arrow", needs_reason=False
         ),
         "requeue": Verb(
-            "Requeue", "The jobs are stopped and start again from the beginning.", requeue_job, "job", "replay"
+            "Requeue", "Running jobs are stopped; these and ended jobs start again from the beginning.",
+            requeue_job, "job", "replay"
         ),
     }  # fmt: skip
 

@@ -10,22 +10,29 @@ from django.contrib import admin
 from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
+from accounts.admin.base import table
 from scheduler.admin.base import SettingsAdmin, SettingsForm, Verb
 from scheduler.core.adaptive.reading import read_time_zone
 from scheduler.core.adaptive.rules import MEASURES
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.placement.plugins import PluginError, resolve
 from scheduler.core.policy import ISOLATION, OPTIONS, Policy, options_of
-from scheduler.models import Job, PriorityClass, Queue, SchedulerProfile
+from scheduler.models import Job, PriorityClass, ProfileVersion, Queue, SchedulerProfile
 from scheduler.services.cluster.named_rows import OPTIONS_OF_THE_CLUSTER, WAY_OUT, ignored_in_queue
 from scheduler.services.cluster.queues import pause_queue, resume_queue
 from scheduler.services.planning.cycles import installed_plugins
-from scheduler.services.planning.profiles import class_begins, ruled_policy
+from scheduler.services.planning.profiles import class_begins, refuse_unknown_shares, ruled_policy
 from scheduler.services.submission.job_spec import MAX_ASSEMBLY_SECONDS
 from scheduler.state.load.cluster_rows import OF_PREEMPTION, TIE_BREAKERS, preemption_of
+
+#: The newest versions on the page of a profile; the list of versions has all.
+VERSIONS_SHOWN: Final = 20
 
 
 class QueueForm(SettingsForm):
@@ -34,7 +41,7 @@ class QueueForm(SettingsForm):
         fields = (
             "cluster", "name", "slug", "project", "partitions", "is_default", "priority", "profile",
             "max_concurrent_jobs", "max_pending_jobs", "default_wall_seconds", "max_wall_seconds",
-            "default_wait_seconds", "default_assembly_seconds",
+            "default_wait_seconds", "default_assembly_seconds", "preference_wait_seconds",
             "results_days", "results_job_mib", "results_until_fetched", "isolation", "scratch_mib",
         )  # fmt: skip
         help_texts = {
@@ -42,6 +49,8 @@ class QueueForm(SettingsForm):
             "Empty: unlimited. Jobs that are in the queue keep theirs.",
             "default_assembly_seconds": "Assembly timeout of jobs of several tasks that name none: how long nodes "
             f"stay reserved while the job gathers more, at most {MAX_ASSEMBLY_SECONDS}. Empty: off.",
+            "preference_wait_seconds": "How long jobs that name nothing in `relax` wait for a place that they prefer "
+            "(pack, preferred affinity, soft spread) before they start elsewhere. Empty: they do not wait for it.",
             "profile": "How its jobs take turns among each other and where they go; empty: as the cluster's profile. "
             "Only the cluster's profile decides backfill, preemption and the options "
             f"{', '.join(OPTIONS_OF_THE_CLUSTER)}.",
@@ -109,6 +118,7 @@ class QueueAdmin(SettingsAdmin):
                     ("max_concurrent_jobs", "max_pending_jobs"),
                     ("default_wall_seconds", "max_wall_seconds"),
                     ("default_wait_seconds", "default_assembly_seconds"),
+                    ("preference_wait_seconds",),
                     ("scratch_mib",),
                 )
             },
@@ -302,6 +312,7 @@ class ProfileForm(SettingsForm):
             _policy({**values, "options": {}})
             at = "options"
             policy = _policy(values)
+            refuse_unknown_shares(policy)
             at = "rules"
             policy = ruled_policy(
                 policy, profile=values["name"], rules=values["rules"], time_zone=values["rule_time_zone"],
@@ -335,11 +346,32 @@ class SchedulerProfileAdmin(SettingsAdmin):
     list_display = ("name", "policy", "backfill", "placement", "strict_order", "version", "updated_at")
     search_fields = ("name",)
     list_filter = ("policy", "placement")
-    readonly_fields = ("version", "updated_at")
+    readonly_fields = ("version", "updated_at", "versions")
     fields = (
         "name", "policy", "tie_breakers", "strict_order", "placement", "backfill", "options", "score_weights",
         "plugins", "preemption_enabled", "preemption", "rules", "rule_hold_seconds", "rule_time_zone",
-        "version", "updated_at", "reason", "seen",
+        "version", "updated_at", "versions", "reason", "seen",
     )  # fmt: skip
     site_verb = "administer"
     removable = True
+
+    @display(description="Versions")
+    def versions(self, profile: SchedulerProfile) -> SafeString:
+        rows = ProfileVersion.objects.filter(profile_id=profile.pk).order_by("-number")[:VERSIONS_SHOWN]
+        return table(
+            ("Version", "Made at", "By", "Reason"),
+            [
+                (
+                    format_html(
+                        '<a class="text-primary-600 underline" href="{}">{}</a>',
+                        reverse("admin:scheduler_profileversion_change", args=[row.pk]),
+                        row.number,
+                    ),
+                    f"{row.made_at:%Y-%m-%d %H:%M:%S}",
+                    row.made_by or "Muster",
+                    row.reason or row.get_origin_display(),
+                )
+                for row in rows
+            ],
+            "Kept from the first change on.",
+        )

@@ -59,6 +59,14 @@ class CheckpointTerms(TypedDict):
     every_seconds: int | None
 
 
+class LimitSignal(TypedDict):
+    """A signal before the time limit: its number, who gets it ("all" or "shell"), and how long before."""
+
+    signal: int
+    to: str
+    before_seconds: int
+
+
 #: The end of a task that was not started, because its node cannot isolate tasks now.
 NOT_ISOLATED: Final = "The task never started: the node cannot isolate tasks at the moment."
 
@@ -120,6 +128,8 @@ class Assignment(TypedDict):
     #: Of a job that makes checkpoints; `restore`: an earlier attempt may have made one.
     checkpoint: NotRequired[CheckpointTerms]
     restore: NotRequired[bool]
+    #: Of a job that gets a signal before its time limit.
+    limit_signal: NotRequired[LimitSignal]
     #: Files of the job that its output also goes to, as sbatch names these.
     output: NotRequired[OutputFiles]
     #: Of a later attempt: the lowest number of a task that the job has had. A folder of a lower one is of another job
@@ -129,6 +139,8 @@ class Assignment(TypedDict):
     secrets: NotRequired[SecretsToGive]
     #: The id of the uploaded folder that its working folder begins with.
     upload: NotRequired[str]
+    #: The container image that it runs in, where its backend runs images.
+    image: NotRequired[str]
 
 
 class SecretsToGive(TypedDict):
@@ -248,6 +260,8 @@ class SyncRequest(TypedDict):
     described: NotRequired[list[Described]]
     #: Tasks whose world file says that their job has become smaller, and the size in it: [task, epoch, size].
     worlds: NotRequired[list[list[int]]]
+    #: Tasks whose time limit was changed while they ran, and that limit in seconds: [task, epoch, limit]; 0 = none.
+    limits: NotRequired[list[list[int]]]
 
 
 class SyncAnswer(TypedDict):
@@ -271,6 +285,8 @@ class SyncAnswer(TypedDict):
     checkpoints: NotRequired[list[list[int]]]
     #: Tasks whose job has become smaller, as [task, epoch, size, ranks that are left]: their world file says so.
     worlds: NotRequired[list[list[Any]]]
+    #: Tasks with another time limit than they were given, in seconds from their start: [task, epoch, limit]; 0 = none.
+    limits: NotRequired[list[list[int]]]
     #: Tasks that the server does not know, as [task, epoch]: the next call says whose they are.
     describe: NotRequired[list[list[int]]]
 
@@ -493,6 +509,10 @@ class TaskRecord(TypedDict):
     #: Since when its processes are suspended (0 = not now), and for how long they were before; the time limit waits.
     suspended_boot_ms: NotRequired[int]
     suspended_ms: NotRequired[int]
+    #: The time limit that it was given while it ran, in seconds; 0 = none.
+    changed_limit: NotRequired[int]
+    #: The time limit before which it has got its signal, in seconds.
+    signalled_limit: NotRequired[int]
 
 
 def task_key(task: int, epoch: int) -> str:

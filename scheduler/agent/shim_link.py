@@ -97,6 +97,10 @@ class ShimLink:
     def resume_task(self, key: str) -> None:
         self._send({"op": "pause", "key": key, "still": False})
 
+    def change_limit(self, key: str, seconds: int) -> None:
+        """The time limit of a running task, from its start; 0 = none."""
+        self._send({"op": "limit", "key": key, "seconds": seconds})
+
     def forget(self, keys: list[str]) -> None:
         self._send({"op": "forget", "keys": keys})
 

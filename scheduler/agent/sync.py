@@ -52,6 +52,8 @@ class ServerSync:
         self._lease_until = 0.0
         #: Tasks whose file says that their job has become smaller, with their epochs and the size.
         self._worlds: dict[int, tuple[int, int]] = {}
+        #: Tasks whose time limit was changed while they ran, with their epochs and that limit.
+        self._limits: dict[int, tuple[int, int]] = {}
         #: The tasks that the server did not know, at its last answer to `poll`.
         self._to_describe: list[list[int]] = []
         #: Set when somebody wants files of a job on this node.
@@ -66,6 +68,9 @@ class ServerSync:
         known = {task for task, _ in request["known"]}
         self._worlds = {task: said for task, said in self._worlds.items() if task in known}
         request["worlds"] = [[task, *said] for task, said in self._worlds.items()]
+        self._limits = {task: said for task, said in list(self._limits.items()) if task in known}
+        self._pass_on_limits()
+        request["limits"] = [[task, *said] for task, said in list(self._limits.items())]
         if described := [entry.described() for entry in asked if entry is not None]:
             request["described"] = described
         answer = self._call(client, request)
@@ -121,6 +126,10 @@ class ServerSync:
             entry = self._table.get(task, epoch)
             if entry is not None and not entry.ended and write_world(entry, size, ranks):
                 self._worlds[task] = (epoch, size)
+        for task, epoch, limit in answer.get("limits", ()):
+            if self._table.get(task, epoch) is not None:
+                self._limits[task] = (epoch, limit)
+        self._pass_on_limits()
         if answer["verify"]:
             self._table.verify(answer["verify"])
         if answer.get("files_wanted"):
@@ -181,6 +190,15 @@ class ServerSync:
                 self._fetches.stop(entry.key, stop["reason"])
             elif not entry.ended and not self._checkpoints.hold(entry, stop):
                 self._link.stop_task(entry.key, reason=stop["reason"], grace_seconds=stop["grace_seconds"])
+
+    def _pass_on_limits(self) -> None:
+        """Tell the shim each time limit that its record of the task does not have yet: a command may be lost."""
+        for task, (epoch, limit) in list(self._limits.items()):
+            entry = self._table.get(task, epoch)
+            if entry is None or entry.ended or entry.fetching:
+                continue
+            if entry.record is None or entry.record.get("changed_limit") != limit:
+                self._link.change_limit(entry.key, limit)
 
     def _suspend_and_resume(self, pauses: Iterable[Sequence[int]]) -> None:
         for task, epoch, suspended in pauses:

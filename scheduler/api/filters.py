@@ -10,6 +10,7 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 
 from accounts.models import Project, User
+from infra.api.filters import FilterSet
 from infra.api.rest import bad_choice
 from infra.errors import FieldProblem, InvalidInput
 from scheduler.core.lifecycle import FailureClass, JobState, PublicState
@@ -53,7 +54,7 @@ class StatesFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
     """`state__in=queued,running`."""
 
 
-class JobFilter(django_filters.FilterSet):
+class JobFilter(FilterSet):
     state = django_filters.ChoiceFilter(choices=_STATES, method="by_state")
     state__in = StatesFilter(choices=_STATES, method="by_states")
     state_detail = django_filters.ChoiceFilter(

@@ -420,9 +420,14 @@ class PreviewSerializer(serializers.Serializer[Any]):
         allow_blank=True,
         help_text="Why the job is likely to miss its deadline; empty: it is not, or has none.",
     )
+    relaxations = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Which constraints are required until when, and whether the job could start with all relaxed.",
+    )
     restarts = serializers.CharField(
         allow_blank=True, help_text="The effect of restart_policy never on the job."
     )
+    order = OrderInForceSerializer(allow_null=True, help_text="Null: the request is refused.")
     snapshot_at = serializers.DateTimeField(allow_null=True)
 
 

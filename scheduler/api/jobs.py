@@ -37,6 +37,7 @@ from scheduler.selectors import (
 )
 from scheduler.services.changes.arrays import act_on_array, overview
 from scheduler.services.changes.change import change_job
+from scheduler.services.changes.change_array import change_array
 from scheduler.services.jobs import submit, verbs
 from scheduler.services.jobs.boosts import DAY_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS, boost_job
 from scheduler.services.jobs.datasets import report_checkpoint
@@ -182,12 +183,19 @@ class JobDetail(JobView):
         responses=JobSerializer,
     )
     def patch(self, request: Request, ref: str) -> Response:
-        """Change a pending job in place; of a running job the name, labels, mail and a shorter time limit."""
+        """Change a pending job in place; of a running job the name, labels, mail and the time limit.
+
+        By the number of an array, all waiting elements, or none where one of them refuses the change.
+        """
         job = self.find(request, ref)
         changes = dict(body_of(request))
         reason = text_of(changes.pop("reason", ""))
         seen = etags.expected(request, "job", job.number, "job")
-        job = change_job(job=job, changes=changes, by=person(request), reason=reason, seen=seen)
+        if is_whole_array(job, ref):
+            change_array(job, changes=changes, by=person(request), reason=reason, seen=seen)
+        else:
+            job = change_job(job=job, changes=changes, by=person(request), reason=reason, seen=seen)
+        job = self.find(request, ref) if is_whole_array(job, ref) else job
         return Response(self.again(request, job), headers={"ETag": job_etag(job)})
 
     @extend_schema(
@@ -242,7 +250,7 @@ class ReleaseJob(JobVerb):
 
 
 class RequeueJob(JobVerb):
-    """Stop a running job and requeue it; of an array one element."""
+    """Stop a running job and requeue it, or queue one that has ended again; of an array one element."""
 
     verb = staticmethod(verbs.requeue_job)
     array_verb = ""

@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.once import KEY
+from infra.api.filters import FilterSet
 from infra.api.rest import NewestFirst, both_ways
 from quotas.core.gpu_models import slice_of
 from quotas.core.resources import MIB
@@ -253,7 +254,7 @@ def gpu_state(device: Device, node: Node) -> str:
     return "free" if node.schedulable else "unavailable"
 
 
-class NodeFilter(django_filters.FilterSet):
+class NodeFilter(FilterSet):
     state = django_filters.ChoiceFilter(choices=[(s.value, s.value) for s in NodeState])
     cordoned = FlagFilter()
     draining = FlagFilter()

@@ -72,6 +72,10 @@ class QueueSerializer(serializers.Serializer[Any]):
     default_assembly_seconds = serializers.IntegerField(
         allow_null=True, help_text="assembly_timeout of jobs of several tasks that name none; null: off."
     )
+    preference_wait_seconds = serializers.IntegerField(
+        allow_null=True,
+        help_text="How long jobs without relax wait for a place that they prefer; null: not at all.",
+    )
     results_days = serializers.IntegerField(
         allow_null=True, help_text="null: the site's setting; 0: unlimited."
     )
@@ -122,6 +126,7 @@ class QueueSerializer(serializers.Serializer[Any]):
             "max_wall_seconds": queue.max_wall_seconds,
             "default_wait_seconds": queue.default_wait_seconds,
             "default_assembly_seconds": queue.default_assembly_seconds,
+            "preference_wait_seconds": queue.preference_wait_seconds,
             "results_days": queue.results_days,
             "results_job_mib": queue.results_job_mib,
             "results_until_fetched": queue.results_until_fetched,
@@ -149,6 +154,7 @@ class QueueChangeSerializer(serializers.Serializer[Any]):
     default_assembly_seconds = serializers.IntegerField(
         min_value=1, max_value=86_400, required=False, allow_null=True
     )
+    preference_wait_seconds = serializers.IntegerField(min_value=1, required=False, allow_null=True)
     results_days = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_job_mib = serializers.IntegerField(min_value=0, required=False, allow_null=True)
     results_until_fetched = serializers.BooleanField(required=False, allow_null=True)

@@ -25,7 +25,8 @@ from scheduler.core.qos import QOS_WORDS
 from scheduler.core.reason_codes import ReasonCategory, ReasonCode
 from scheduler.core.reasons.causes import CauseCode, cause_of
 from scheduler.core.snapshot.constraints import NUMA_WORDS
-from scheduler.deadlines import DeadlineState, outlook
+from scheduler.core.snapshot.relaxation import Relaxable
+from scheduler.deadlines import DeadlineState, Relaxation, outlook, relaxations
 from scheduler.job_lists import JobRow, ListedJob
 from scheduler.models import Attempt, Job, JobEvent, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
@@ -89,6 +90,9 @@ class PackSerializer(serializers.Serializer[Any]):
 class JobDependencySerializer(serializers.Serializer[Any]):
     job = serializers.UUIDField(allow_null=True, help_text="null when it waits for data or an array.")
     number = serializers.IntegerField(allow_null=True)
+    job_id = serializers.CharField(
+        allow_null=True, help_text="The number, or 123_3 for an element of an array."
+    )
     array = serializers.BooleanField(help_text="number is that of an array: all elements are waited for.")
     data = serializers.CharField(allow_null=True)  # type: ignore[assignment]
     type = serializers.ChoiceField(["completion", "success", "failure", "checkpoint", "data"])
@@ -132,6 +136,19 @@ class ExpectedRuntimeSerializer(serializers.Serializer[Any]):
     runs = serializers.IntegerField(help_text="Earlier runs it is from; 0: UNLIMITED_JOB_SECONDS.")
     version = serializers.IntegerField(allow_null=True, help_text="Of the prediction; null after the start.")
     source = serializers.CharField()  # type: ignore[assignment]
+
+
+class RelaxationSerializer(serializers.Serializer[Any]):
+    """A constraint of placement that is required until it is relaxed."""
+
+    constraint = serializers.ChoiceField([one.value for one in Relaxable])
+    after = serializers.IntegerField(allow_null=True, help_text="Seconds of waiting in the queue.")
+    after_failures = serializers.IntegerField(allow_null=True)
+    at = serializers.DateTimeField(
+        allow_null=True, help_text="When its wait has been that long; null while it does not wait."
+    )
+    relaxed = serializers.BooleanField()
+    text = serializers.CharField()
 
 
 class BoostSerializer(serializers.Serializer[Any]):
@@ -201,6 +218,7 @@ class JobSerializer(serializers.Serializer[Any]):
     artifacts = serializers.ListField(
         child=serializers.CharField(), help_text="Patterns of files that are stored when it ends."
     )
+    image = serializers.CharField(allow_null=True, help_text="The container image that its tasks run in.")
     standard_output = serializers.CharField(help_text="A file that its output also goes to.")
     standard_error = serializers.CharField()
     open_mode = serializers.ChoiceField(OPEN_MODES)
@@ -211,6 +229,7 @@ class JobSerializer(serializers.Serializer[Any]):
     node_selector = serializers.DictField(child=serializers.CharField())
     tolerations = serializers.ListField(child=serializers.DictField())
     affinity = serializers.DictField()
+    relax = RelaxationSerializer(many=True, help_text="Constraints that are required until they are relaxed.")
     depends_on = JobDependencySerializer(many=True)
     depends_until = serializers.DateTimeField(allow_null=True)
     on_depends_timeout = serializers.ChoiceField([e.value for e in WaitEnd])
@@ -233,11 +252,17 @@ class JobSerializer(serializers.Serializer[Any]):
     checkpoint = serializers.DictField(
         help_text="Checkpoint settings; empty: no checkpoints. Times in seconds, sizes in MiB."
     )
+    limit_signal = serializers.DictField(
+        help_text="The signal before the time limit; empty: none. Times in seconds."
+    )
     preemptible = serializers.BooleanField()
     created_at = serializers.DateTimeField()
     begin_at = serializers.DateTimeField(allow_null=True)
     deadline = serializers.DateTimeField(allow_null=True)
     deadline_action = serializers.ChoiceField([action.value for action in DeadlineAction])
+    reservation = serializers.CharField(
+        allow_null=True, help_text="The id of the reservation that it names and runs inside."
+    )
     deadline_outlook = DeadlineOutlookSerializer(
         allow_null=True, help_text="null: no deadline, or cancelled before it."
     )
@@ -275,6 +300,7 @@ class JobRowSerializer(JobSerializer):
     env = None  # type: ignore[assignment]
     secrets = None  # type: ignore[assignment]
     upload = None  # type: ignore[assignment]
+    reservation = None  # type: ignore[assignment]
     expected_runtime = None  # type: ignore[assignment]
 
     def to_representation(self, job: Any) -> dict[str, Any]:
@@ -299,6 +325,8 @@ def whole_job(job: Job, priority_names: Any, *, is_new: bool = False) -> dict[st
         "env": job.env,
         "secrets": job.secrets,
         "upload": str(job.upload) if job.upload else None,
+        "relax": [_relaxation(one) for one in relaxations(job)],
+        "reservation": str(job.reservation.uuid) if job.reservation_id and job.reservation else None,
         "expected_runtime": None if is_new else _expected_runtime(job, attempts[-1] if attempts else None),
         **_relations(job.dependencies.all(), held),
     }
@@ -366,6 +394,7 @@ def row_of(job: Job | JobRow, priority_names: Any) -> dict[str, Any]:
         "restart_delay": job.restart_delay_seconds,
         "restart_delay_max": job.restart_delay_max_seconds,
         "checkpoint": job.checkpoint,
+        "limit_signal": job.limit_signal,
         "preemptible": job.preemptible,
         "created_at": moment(job.created_at),
         "begin_at": moment(job.begin_at),
@@ -395,9 +424,21 @@ def _deadline_of(job: Job | JobRow) -> dict[str, Any]:
     }
 
 
+def _relaxation(one: Relaxation) -> dict[str, Any]:
+    return {
+        "constraint": one.constraint.value,
+        "after": one.after,
+        "after_failures": one.after_failures,
+        "at": moment(one.at),
+        "relaxed": one.relaxed,
+        "text": one.text,
+    }
+
+
 def _files_of(job: Job | JobRow) -> dict[str, Any]:
     """What is to be kept of the working folder, and where the output also goes."""
     return {
+        "image": job.image,
         "artifacts": job.artifacts,
         "standard_output": job.output_path,
         "standard_error": job.error_path,
@@ -466,6 +507,7 @@ def _relations(dependencies: Iterable[Any], held: Iterable[Any]) -> dict[str, An
             {
                 "job": str(d.on.uuid) if d.on else None,
                 "number": d.on_array or d.on_id,
+                "job_id": str(d.on_array) if d.on_array else d.on.said_number if d.on else None,
                 "array": d.on_array is not None,
                 "data": d.data or None,
                 "type": str(d.kind),

@@ -69,6 +69,7 @@ REASONS: Final[dict[str, str]] = {
     ReasonCode.BUDGET_SPENT: "AssocGrpGRESMinutes",
     ReasonCode.EXCEEDS_BUDGET: "AssocGrpGRESMinutes",
     ReasonCode.QUOTA_PROVIDER_AWAY: "JobHeldAdmin",
+    ReasonCode.QUOTA_PROVIDER_REFUSES: "AssocGrpJobsLimit",
     ReasonCode.BEGIN_TIME: "BeginTime",
     ReasonCode.DEPENDENCY: "Dependency",
     ReasonCode.BACKOFF: "BeginTime",

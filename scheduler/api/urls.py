@@ -23,6 +23,7 @@ from scheduler.api import (
 from scheduler.api.checkpoints import job_checkpoints
 from scheduler.api.many import arrays, by_filter
 from scheduler.api.moves import drains, job_moves
+from scheduler.api.policies import profiles, shadow_runs
 from scheduler.api.results import artifacts, working_folder
 from scheduler.api.submissions import uploads
 from scheduler.configuration.api import Configuration
@@ -126,7 +127,34 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("gpus", machines.Gpus.as_view(), name="api-gpus"),
     path("topology", machines.Topology.as_view(), name="api-topology"),
     path("reservations", reservations.Reservations.as_view(), name="api-reservations"),
+    path(
+        "reservations/requests", reservations.ReservationRequests.as_view(), name="api-reservation-requests"
+    ),
+    path(
+        "reservations/<str:ref>/approve",
+        reservations.ReservationApproval.as_view(),
+        name="api-reservation-approve",
+    ),
+    path(
+        "reservations/<str:ref>/decline",
+        reservations.ReservationDecline.as_view(),
+        name="api-reservation-decline",
+    ),
+    path("reservations/<str:ref>/cost", reservations.ReservationCost.as_view(), name="api-reservation-cost"),
     path("reservations/<str:ref>", reservations.ReservationDetail.as_view(), name="api-reservation"),
+    path("profiles", profiles.Profiles.as_view(), name="api-profiles"),
+    path("profiles/<str:name>", profiles.ProfileDetail.as_view(), name="api-profile"),
+    path("profiles/<str:name>/versions", profiles.ProfileVersions.as_view(), name="api-profile-versions"),
+    path("profiles/<str:name>/versions/diff", profiles.ProfileVersionDiff.as_view(), name="api-profile-diff"),
+    path("profiles/<str:name>/rollback", profiles.RollbackProfile.as_view(), name="api-profile-rollback"),
+    path("shadow-runs", shadow_runs.ShadowRuns.as_view(), name="api-shadow-runs"),
+    path("shadow-runs/<int:number>", shadow_runs.ShadowRunDetail.as_view(), name="api-shadow-run"),
+    path("shadow-runs/<int:number>/stop", shadow_runs.StopShadowRun.as_view(), name="api-shadow-run-stop"),
+    path(
+        "shadow-runs/<int:number>/publish",
+        shadow_runs.PublishShadowRun.as_view(),
+        name="api-shadow-run-publish",
+    ),
     path("configuration", Configuration.as_view(), name="api-configuration"),
     path("queue", queues.QueueSummary.as_view(), name="api-queue"),
     path("queues", queues.Queues.as_view(), name="api-queues"),

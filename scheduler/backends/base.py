@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from scheduler.agent.protocol import Assignment, Report, Stop
 
@@ -26,6 +26,23 @@ class Capabilities:
     keeps_secrets: bool = False
     #: Puts an uploaded folder into the working folder of a task before it starts.
     takes_uploads: bool = False
+    #: Runs the container image that a job names; where it is needed, each job has to name one.
+    runs_images: bool = False
+    #: Files in the working folder: artefacts, results, what an output file names.
+    keeps_files: bool = True
+    writes_output_files: bool = True
+    makes_checkpoints: bool = True
+    runs_probes: bool = True
+    binds_numa: bool = True
+    #: Several elements of an array in one task.
+    runs_elements: bool = True
+    #: A running job can give tasks back.
+    resizes: bool = True
+    needs_image: bool = False
+    #: Sends the signal that a job asks for before its time limit.
+    sends_limit_signals: bool = True
+    #: Takes another time limit for tasks that run.
+    changes_limits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,26 @@ class Observation:
 
     known: Mapping[int, int] = field(default_factory=dict)
     reports: Sequence[Report] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Bytes of one stream of a task (`stdout` or `stderr`) from this offset on."""
+
+    task: int
+    epoch: int
+    stream: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node as its backend finds it: what agents report as their inventory, or why it does not answer."""
+
+    name: str
+    inventory: Mapping[str, Any] = field(default_factory=dict)
+    trouble: str = ""
 
 
 class QuotaRefused(Exception):
@@ -69,3 +106,15 @@ class Backend(Protocol):
         """Report each of these (task, epoch) as lost that the node does not have."""
 
     def observe(self, node: str) -> Observation: ...
+
+    def machines(self) -> Sequence[Machine]:
+        """The nodes of the cluster, those that do not answer too; none for a backend that calls Muster."""
+
+    def output(self, node: str) -> Sequence[Output]:
+        """What tasks have printed and `keep_output` has not been called for; empty where logs are not read."""
+
+    def keep_output(self, node: str, ends: Mapping[tuple[int, str], int]) -> None:
+        """Muster has stored the streams of tasks (task, stream) up to these offsets."""
+
+    def close(self) -> None:
+        """Release connections and threads; tasks go on."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.agent.protocol import Assignment, Report, Stop
-from scheduler.backends.base import Capabilities, Observation, QuotaRefused
+from scheduler.backends.base import Capabilities, Machine, Observation, Output, QuotaRefused
 
 
 class BackendDown(ConnectionError):
@@ -93,6 +93,19 @@ class FakeBackend:
                 )
         self.lost = [entry for entry in self.lost if entry[0] != node]
         return Observation({t.assignment["task"]: t.assignment["epoch"] for t in here}, reports)
+
+    def machines(self) -> Sequence[Machine]:
+        """None: tests make the nodes."""
+        return ()
+
+    def output(self, node: str) -> Sequence[Output]:
+        return ()
+
+    def keep_output(self, node: str, ends: Mapping[tuple[int, str], int]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def _require_up(self) -> None:
         if self.down:

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts import permissions
+from accounts.api.permissions import require_scope
 from scheduler.api.base import ApiView, body_of, person
 from scheduler.configuration.apply import apply_configuration, export_configuration
 from scheduler.configuration.document import written
@@ -18,7 +19,7 @@ from scheduler.configuration.document import written
 
 class ConfigurationSerializer(serializers.Serializer[Any]):
     yaml = serializers.CharField(
-        help_text="The document: classes, profiles, and clusters with what they consist of."
+        help_text="The document: people, organizations, projects, prices, classes, profiles, and clusters."
     )
 
 
@@ -30,7 +31,8 @@ class ConfigurationRequestSerializer(serializers.Serializer[Any]):
     dry_run = serializers.BooleanField(default=False, help_text="Only answer what would change.")
     prune = serializers.BooleanField(
         default=False,
-        help_text="Delete rows of the document's sections that it does not name; clusters and nodes stay.",
+        help_text="Delete rows of the document's sections that it does not name; "
+        "clusters, nodes, people, organizations, projects, budgets and prices stay.",
     )
 
 
@@ -56,7 +58,12 @@ class Configuration(ApiView):
 
     @extend_schema(operation_id="configuration_get", responses=ConfigurationSerializer)
     def get(self, request: Request) -> Response:
-        """Everything that can be applied, as it is now; for operators and auditors."""
+        """Everything that can be applied, as it is now; for operators and auditors.
+
+        A token needs the scopes projects:read and quota:read as well.
+        """
+        for scope in ("projects:read", "quota:read"):
+            require_scope(request, scope)
         return Response({"yaml": written(export_configuration(by=person(request)))})
 
     @extend_schema(
@@ -65,7 +72,10 @@ class Configuration(ApiView):
         responses=ConfigurationAppliedSerializer,
     )
     def post(self, request: Request) -> Response:
-        """Apply a document, all of it or nothing; operators, and for classes and profiles site admins."""
+        """Apply a document, all of it or nothing; operators.
+
+        People, organizations, projects, classes and profiles are changed by site admins only.
+        """
         permissions.require(person(request), "operate")
         asked = ConfigurationRequestSerializer(data=body_of(request))
         asked.is_valid(raise_exception=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
-from django.db import IntegrityError, models, transaction
+from django.db import models, transaction
 from django.db.models import ProtectedError
-from django.forms import ModelMultipleChoiceField
 
 from accounts import permissions
 from accounts.models import User
-from accounts.services import audit
 from infra.errors import FieldProblem, InvalidInput, MusterError, NotAllowed
+from scheduler.configuration import rows
 from scheduler.configuration.document import Lines, items_of, parse
 from scheduler.configuration.kinds import (
     CLASSES,
@@ -25,30 +24,27 @@ from scheduler.configuration.kinds import (
     QUEUES,
     SITE,
     Kind,
-    WrongType,
-    initial,
     plain,
-    posted,
 )
-from scheduler.core.lifecycle import NodeState
-from scheduler.models import Cluster, Node, Queue
-from scheduler.services.cluster.settings import remove_settings, save_settings
+from scheduler.configuration.operations import (
+    Blocked,
+    LineProblem,
+    Operation,
+    OperationRefused,
+    carry_out,
+)
+from scheduler.configuration.rows import Change, Refused, Wrong
+from scheduler.configuration.sections import Section, Within
+from scheduler.configuration.site_sections import OF_SITE
+from scheduler.models import Cluster, Queue
+from scheduler.services.cluster.settings import remove_settings
 
 VERSION: Final = 1
 MOST_PROBLEMS: Final = 100
-#: What a row cannot be made without, in the order in which problems are shown.
-_HEAD: Final = ("version", *(kind.section for kind in SITE))
-
-
-@dataclass(slots=True)
-class Change:
-    """One row that is created, changed or deleted: its fields before and after; None where there is no row."""
-
-    kind: str
-    name: str
-    action: str
-    before: dict[str, Any] = field(default_factory=dict)
-    after: dict[str, Any] = field(default_factory=dict)
+#: Rows that one request changes: each is a form, a service and an audit row, which take the time of a request together.
+MOST_CHANGES: Final = 1000
+#: The sections of a document, in the order in which they are exported.
+_HEAD: Final = ("version", *(one.name for one in OF_SITE), *(kind.section for kind in SITE))
 
 
 class _DryRun(Exception):
@@ -60,8 +56,9 @@ def apply_configuration(
 ) -> list[Change]:
     """Make the site as the document says; fields and rows that it does not name stay as they are.
 
-    With `prune`, rows of the sections that are there and that it does not name are deleted; clusters and nodes never.
-    Raises InvalidInput with a problem for each wrong line, NotAllowed, and Conflict; nothing is changed then.
+    With `prune`, rows of the sections that are there and that it does not name are deleted; clusters, nodes, people,
+    organizations, projects, budgets and prices never. Raises InvalidInput with a problem for each wrong line,
+    NotAllowed, and Conflict; nothing is changed then.
     """
     permissions.require(by, "operate")
     document = parse(text)
@@ -85,187 +82,214 @@ class _Run:
         self.by, self.reason, self.prune = by, reason, prune
         self.changes: dict[tuple[str, str], Change] = {}
         self.problems: list[FieldProblem] = []
-        self.unfinished: set[tuple[str, str]] = set()  # named by the document, and refused
+        self.operations: list[Operation] = []
+        #: The rows of each section that is written, by name; of sections of a cluster with its slug.
+        self.there: dict[tuple[str, str], dict[str, models.Model]] = {}
+        #: The same of sections that services write.
+        self.known: dict[tuple[str, str], dict[tuple[str, tuple[str, ...]], Any]] = {}
 
     def all(self, document: Lines) -> None:
-        """Rows in the order in which they refer to each other; a profile before the cluster that has it."""
+        """Collect what is to be done, row by row, and do it."""
         if document.get("version", VERSION) != VERSION:
             self.wrong(document.line_of("version"), f"Has to be {VERSION}, the version of the form.")
-        self.unknown(document, (*_HEAD,), "section")
-        classes = list(self.entries(document, CLASSES))
-        for entry in classes:  # a class may name one that comes later
-            if self.existing(CLASSES, entry, {}) is None:
-                self.write(CLASSES, entry, {}, without="preempts")
-        for entry in classes:
-            self.write(CLASSES, entry, {})
+        self.unknown(document, _HEAD, "section")
+        for section in OF_SITE:
+            self.section(section, document, Within())
+        for entry in self.entries(document, CLASSES):  # a class may name one that comes later
+            self.add(10, self.write, CLASSES, entry, "", without="preempts")
+            self.add(11, self.write, CLASSES, entry, "")
         for entry in self.entries(document, PROFILES):
-            self.write(PROFILES, entry, {})
+            self.add(12, self.write, PROFILES, entry, "")
         for entry in self.entries(document, CLUSTERS):
-            cluster = self.write(CLUSTERS, entry, {}, also=tuple(kind.section for kind in OF_CLUSTER))
-            if isinstance(cluster, Cluster):
-                self.of_cluster(entry, cluster)
-        if self.prune and not self.problems:
-            self.delete_unnamed(PROFILES, document, SITE[1].model._default_manager.all())
-            self.delete_unnamed(CLASSES, document, CLASSES.model._default_manager.all())
+            self.add(13, self.write, CLUSTERS, entry, "", also=tuple(kind.section for kind in OF_CLUSTER))
+            self.of_cluster(entry)
+        if self.prune:
+            for kind in (PROFILES, CLASSES):
+                self.delete_unnamed(30, kind, document, "")
+        for problem in carry_out(self.operations):
+            self.wrong(problem.line, problem.message)
 
-    def of_cluster(self, entry: Lines, cluster: Cluster) -> None:
-        scope = {"cluster": cluster}
+    def add(self, stage: int, do: Callable[..., None], *args: Any, **words: Any) -> None:
+        self.operations.append(Operation(partial(do, *args, **words), stage))
+
+    def of_cluster(self, entry: Lines) -> None:
+        slug = entry["slug"]
         for item in self.entries(entry, PARTITIONS):
-            self.write(PARTITIONS, item, scope)
+            self.add(14, self.write, PARTITIONS, item, slug)
         # Of two queues that change their places the one that is no longer the default goes first.
-        queues = sorted(self.entries(entry, QUEUES), key=lambda item: bool(item.get("is_default")))
-        for item in queues:
-            self.write(QUEUES, item, scope)
+        for item in sorted(self.entries(entry, QUEUES), key=lambda item: bool(item.get("is_default"))):
+            self.add(15, self.write, QUEUES, item, slug)
         for item in self.entries(entry, NODES):
-            self.write(NODES, item, scope)
-        if self.prune and not self.problems:
+            self.add(16, self.write, NODES, item, slug)
+        if self.prune:
             for kind in (QUEUES, PARTITIONS):
-                self.delete_unnamed(kind, entry, kind.model._default_manager.filter(cluster=cluster))
+                self.delete_unnamed(20, kind, entry, slug)
 
-    # ------------------------------------------------------------ entries
+    # ------------------------------------------------------------ rows that forms check
 
     def entries(self, within: Lines, kind: Kind) -> Iterator[Lines]:
         """The entries of a section that have a name, each name once."""
-        if kind.section not in within:
+        yield from self.named(within, kind.section, (kind.key,))
+
+    def named(self, within: Lines, section: str, key: tuple[str, ...]) -> Iterator[Lines]:
+        if section not in within:
             return
-        seen: dict[str, int] = {}
-        for entry in items_of(within[kind.section], kind.section, within.line_of(kind.section)):
-            name = entry.get(kind.key)
+        seen: dict[tuple[Any, ...], int] = {}
+        for entry in items_of(within[section], section, within.line_of(section)):
+            name = entry.get(key[0])
+            full = tuple(str(entry.get(part, "")) for part in key)
             if not isinstance(name, str) or not name:
-                self.wrong(entry.line, f"{kind.key}: an entry of {kind.section} needs this text.")
-            elif name in seen:
-                self.wrong(entry.line, f"{name} is there twice, first in line {seen[name]}.")
+                self.wrong(entry.line, f"{key[0]}: an entry of {section} needs this text.")
+            elif full in seen:
+                words = " ".join(part for part in full if part)
+                self.wrong(entry.line, f"{words} is there twice, first in line {seen[full]}.")
             else:
-                seen[name] = entry.line
+                seen[full] = entry.line
                 yield entry
 
-    def existing(self, kind: Kind, entry: Lines, scope: Mapping[str, Any]) -> models.Model | None:
-        rows = kind.model._default_manager.filter(**{kind.key: entry[kind.key]})
-        if kind.within and kind is not QUEUES:
-            rows = rows.filter(cluster=scope["cluster"])
-        return rows.first()
+    def rows_of(self, kind: Kind, cluster: str) -> dict[str, models.Model]:
+        """All rows of a section by their names, read once; queues of all clusters: their names are the site's."""
+        at = (kind.section, "" if kind is QUEUES else cluster)
+        if at not in self.there:
+            found = with_references(kind)
+            if at[1]:
+                found = found.filter(cluster__slug=cluster)
+            self.there[at] = {str(getattr(row, kind.key)): row for row in found}
+        return self.there[at]
+
+    def scope(self, kind: Kind, cluster: str) -> dict[str, Any]:
+        if not kind.within:
+            return {}
+        found = self.rows_of(CLUSTERS, "").get(cluster)
+        if found is None:
+            raise Blocked
+        return {"cluster": found}
 
     def write(
-        self,
-        kind: Kind,
-        entry: Lines,
-        scope: Mapping[str, Any],
-        *,
-        without: str = "",
-        also: tuple[str, ...] = (),
-    ) -> models.Model | None:
-        """Save the row of an entry; None where something of the entry is wrong."""
-        self.unknown(entry, (*kind.fields, *also), "field")
-        row = self.existing(kind, entry, scope)
-        new = row is None
-        if isinstance(row, Queue) and row.cluster_id != scope["cluster"].pk:
-            self.wrong(
-                entry.line, f"the queue {row.slug} is of the cluster {row.cluster.slug}, and stays there."
+        self, kind: Kind, entry: Lines, cluster: str, *, without: str = "", also: tuple[str, ...] = ()
+    ) -> None:
+        """Save the row of an entry; raises OperationRefused where something of the entry is wrong."""
+        unknown = [key for key in entry if key not in (*kind.fields, *also)]
+        if unknown:
+            known = ", ".join((*kind.fields, *also))
+            raise OperationRefused(
+                LineProblem(entry.line_of(key), f"There is no field {key}; there are {known}.")
+                for key in unknown
             )
-            return None
-        if row is None:
-            row = self.blank(kind, entry, scope)
-        names = [name for name in kind.form.base_fields if name not in ("reason", "seen")]
-        data = initial(kind, row, names)
-        wrong = len(self.problems)
-        for name in names:
-            if name not in entry or name == without:
-                continue
-            field = kind.form.base_fields[name]
-            in_order = not isinstance(field, ModelMultipleChoiceField)
-            if new or not _same(plain(row, name), entry[name], in_order=in_order):
-                try:
-                    data[name] = posted(field, entry[name], scope)
-                except WrongType as error:
-                    self.wrong(entry.line_of(name), f"{name} {error}.")
-        if len(self.problems) > wrong:
-            return None
-        return self.save(kind, entry, row, data, new=new)
-
-    def blank(self, kind: Kind, entry: Lines, scope: Mapping[str, Any]) -> models.Model:
-        row = kind.model(**{kind.key: entry[kind.key]})
-        if kind.within:
-            row.cluster = scope["cluster"]  # type: ignore[attr-defined]
-        if isinstance(row, Node):
-            # Until its agent registers: a node that was declared gets no jobs.
-            row.state = NodeState.DOWN
-            with transaction.atomic():
-                row.save()
-                audit.record(
-                    by=self.by,
-                    action="node.declare",
-                    thing=row,
-                    after={"cluster": row.cluster.slug},
-                    reason=self.reason,
-                )
-        elif kind.model is Cluster or kind is QUEUES:
-            row.name = entry.get("name", entry[kind.key])  # type: ignore[attr-defined]
-        return row
-
-    def save(
-        self, kind: Kind, entry: Lines, row: models.Model, data: dict[str, Any], *, new: bool
-    ) -> models.Model | None:
-        before = {} if new else _shown(kind, row)
-        form = kind.form({**data, "reason": self.reason, "seen": ""}, instance=row)
-        if not form.is_valid():
-            for name, messages in form.errors.items():
-                line = entry.line_of(name) if name != "__all__" else entry.line
-                label = "" if name == "__all__" else f"{name}: "
-                for message in messages:
-                    self.wrong(line, f"{label}{message}")
-            return None
-        if not form.changed_data and not new:
-            return row
-        form.save(commit=False)
+        scope, there = self.scope(kind, cluster), self.rows_of(kind, cluster)
+        row = there.get(entry[kind.key])
+        if row is not None and without:
+            return
+        if isinstance(row, Queue) and row.cluster_id != scope["cluster"].pk:
+            message = f"the queue {row.slug} is of the cluster {row.cluster.slug}, and stays there."
+            raise OperationRefused([LineProblem(entry.line, message)])
+        given = {name: value for name, value in entry.items() if name not in also}
+        if row is not None and not rows.differing(kind, given, row, without):
+            return
         try:
             with transaction.atomic():
-                saved = save_settings(
-                    thing=form.instance, changed_fields=form.changed_data, by=self.by, reason=self.reason,
-                    save_relations=form.save_m2m,
+                saved, change = rows.save(
+                    kind, given, row or rows.blank(kind, given, scope), by=self.by, reason=self.reason, scope=scope,
+                    without=without,
                 )  # fmt: skip
         except NotAllowed:
             raise
+        except (Refused, MusterError) as error:
+            if row is not None:  # the form has filled it in
+                there[entry[kind.key]] = with_references(kind).get(pk=row.pk)
+            raise _at_lines(error, entry) from None
+        if change is not None:
+            new = row is None
+            there[entry[kind.key]] = saved if new else with_references(kind).get(pk=saved.pk)
+            self.note(change)
+
+    def note(self, change: Change) -> None:
+        """One change of a row, also where it takes two steps."""
+        known = self.changes.setdefault((change.kind, change.name), change)
+        if len(self.changes) > MOST_CHANGES:
+            raise InvalidInput(
+                f"The document changes more than {MOST_CHANGES:,} rows, the most of one request.",
+                code="bad-document",
+                way_out="Nothing was changed. Apply the document in parts; rows that do not differ do not count.",
+            )
+        if known is not change:
+            known.before = change.before | known.before if known.action == "change" else known.before
+            known.after |= change.after
+
+    def delete_unnamed(self, stage: int, kind: Kind, within: Lines, cluster: str) -> None:
+        if kind.section not in within or not isinstance(within[kind.section], list):
+            return
+        named = {entry.get(kind.key) for entry in within[kind.section] if isinstance(entry, Lines)}
+        line = within.line_of(kind.section)
+        there = with_references(kind)
+        for row in (there.filter(cluster__slug=cluster) if cluster else there).order_by("pk"):
+            if getattr(row, kind.key) not in named:
+                self.add(stage, self.delete, kind, row, line)
+
+    def delete(self, kind: Kind, row: models.Model, line: int) -> None:
+        name, before = str(getattr(row, kind.key)), rows.shown(kind, row)
+        try:
+            with transaction.atomic():
+                remove_settings(
+                    thing=kind.model._default_manager.get(pk=row.pk), by=self.by, reason=self.reason
+                )
+        except NotAllowed:
+            raise
         except MusterError as error:
-            self.wrong(entry.line, str(error))
-            return None
-        except IntegrityError as error:
-            self.wrong(entry.line, f"the database refuses this: {str(error).splitlines()[0]}.")
-            return None
-        self.note(kind, str(entry[kind.key]), before, _shown(kind, saved), new=new)
-        return saved
+            raise OperationRefused([LineProblem(line, f"{name} cannot be deleted: {error}")]) from None
+        except ProtectedError:
+            message = f"{name} cannot be deleted: other rows refer to it."
+            raise OperationRefused([LineProblem(line, message)]) from None
+        self.changes[kind.section, name] = Change(kind.section, name, "delete", before)
 
-    def note(
-        self, kind: Kind, name: str, before: dict[str, Any], after: dict[str, Any], *, new: bool
-    ) -> None:
-        known = self.changes.get((kind.section, name))
-        if known is not None:
-            known.after = after
-            return
-        if not new:
-            before, after = audit.changed(before, after)
-            if not after:
-                return
-        self.changes[kind.section, name] = Change(
-            kind.section, name, "create" if new else "change", before, after
-        )
+    # ------------------------------------------------------------ rows that services write
 
-    def delete_unnamed(self, kind: Kind, within: Lines, rows: models.QuerySet[Any]) -> None:
-        if kind.section not in within:
+    def section(self, section: Section, within: Lines, scope: Within) -> None:
+        """What a section that services write asks for, and the sections inside its entries."""
+        entries = list(self.named(within, section.name, section.key))
+        for entry in entries:
+            self.unknown(entry, (*section.fields, *(one.name for one in section.inside)), "field")
+            self.add(section.stage, self.write_by_service, section, entry, scope)
+            for inner in section.inside:
+                self.section(inner, entry, Within(section.name, entry[section.key[0]]))
+        if self.prune and section.name in within and section.can_remove:
+            self.add(
+                section.stage + 20, self.remove_unnamed, section, within.line_of(section.name),
+                [section.name_of(entry) for entry in entries], scope,
+            )  # fmt: skip
+
+    def write_by_service(self, section: Section, entry: Lines, scope: Within) -> None:
+        given = {name: entry[name] for name in section.fields if name in entry}
+        row = self.row_of(section, entry, scope)
+        if row is not None and section.is_same(given, row):
             return
-        named = {entry.get(kind.key) for entry in within[kind.section]}
-        for row in rows.exclude(**{f"{kind.key}__in": named}).order_by("pk"):
-            name, before = str(getattr(row, kind.key)), _shown(kind, row)
-            try:
-                with transaction.atomic():
-                    remove_settings(thing=row, by=self.by, reason=self.reason)
-            except NotAllowed:
-                raise
-            except MusterError as error:
-                self.wrong(within.line_of(kind.section), f"{name} cannot be deleted: {error}")
-            except ProtectedError:
-                self.wrong(within.line_of(kind.section), f"{name} cannot be deleted: other rows refer to it.")
-            else:
-                self.changes[kind.section, name] = Change(kind.section, name, "delete", before)
+        try:
+            with transaction.atomic():
+                change = section.write(given, row, scope, by=self.by, reason=self.reason)
+        except NotAllowed:
+            raise
+        except (Refused, MusterError) as error:
+            raise _at_lines(error, entry) from None
+        if change is not None:
+            self.note(change)
+
+    def row_of(self, section: Section, entry: Lines, scope: Within) -> Any:
+        """The row of an entry, None where there is none; all rows of a section are read at once."""
+        at = (section.name, scope.section)
+        if at not in self.known:
+            self.known[at] = section.known(scope.section)
+        return self.known[at].get((scope.name, section.name_of(entry)))
+
+    def remove_unnamed(self, section: Section, line: int, named: list[Any], scope: Within) -> None:
+        try:
+            with transaction.atomic():
+                gone = section.remove_others(named, scope, by=self.by, reason=self.reason)
+        except NotAllowed:
+            raise
+        except MusterError as error:
+            raise OperationRefused([LineProblem(line, str(error))]) from None
+        for change in gone:
+            self.changes[change.kind, change.name] = change
 
     # ------------------------------------------------------------ problems
 
@@ -288,16 +312,25 @@ class _Run:
         )
 
 
-def _same(there: Any, wanted: Any, *, in_order: bool) -> bool:
-    """Whether a value is the one that the row has; names of other rows have no order."""
-    if not in_order and isinstance(wanted, list) and all(isinstance(one, str) for one in wanted):
-        wanted = sorted(wanted)
-    return bool(there == wanted) and isinstance(there, bool) == isinstance(wanted, bool)
+def _at_lines(error: Refused | MusterError, entry: Lines) -> OperationRefused:
+    """What was refused, at the lines of the fields that it is about."""
+    if isinstance(error, Refused):
+        wrongs = error.problems
+    elif error.problems:
+        wrongs = tuple(Wrong(one.field, f"{one.field}: {one.message}") for one in error.problems)
+    else:
+        wrongs = (Wrong("", str(error)),)
+    return OperationRefused(LineProblem(entry.line_of(one.name), one.message) for one in wrongs)
 
 
-def _shown(kind: Kind, row: models.Model) -> dict[str, Any]:
-    fresh = kind.model._default_manager.get(pk=row.pk)
-    return {name: plain(fresh, name) for name in kind.fields}
+def with_references(kind: Kind) -> models.QuerySet[Any]:
+    """The rows of a kind with what their fields name, in a fixed number of queries."""
+    fields = [
+        kind.model._meta.get_field(name) for name in (*kind.fields, *(["cluster"] if kind.within else []))
+    ]
+    single = [one.name for one in fields if one.many_to_one]
+    many = [one.name for one in fields if one.many_to_many]
+    return kind.model._default_manager.select_related(*single).prefetch_related(*many)
 
 
 def export_configuration(*, by: User) -> dict[str, Any]:
@@ -305,16 +338,21 @@ def export_configuration(*, by: User) -> dict[str, Any]:
     if not permissions.may(by, "audit"):
         permissions.require(by, "operate")
     document: dict[str, Any] = {"version": VERSION}
+    for section in OF_SITE:
+        document[section.name] = section.export().get("", [])
     for kind in SITE:
-        rows = kind.model._default_manager.order_by(kind.key)
-        document[kind.section] = [_entry(kind, row) for row in rows]
+        document[kind.section] = [_entry(kind, row) for row in with_references(kind).order_by(kind.key)]
     return document
 
 
 def _entry(kind: Kind, row: models.Model) -> dict[str, Any]:
-    entry = {name: plain(row, name) for name in kind.fields}
+    entry = _fields(kind, row)
     if isinstance(row, Cluster):
         for inner in OF_CLUSTER:
-            rows = inner.model._default_manager.filter(cluster=row).order_by(inner.key)
-            entry[inner.section] = [_entry(inner, one) for one in rows]
+            found = with_references(inner).filter(cluster=row).order_by(inner.key)
+            entry[inner.section] = [_fields(inner, one) for one in found]
     return entry
+
+
+def _fields(kind: Kind, row: Any) -> dict[str, Any]:
+    return {name: plain(row, name) for name in kind.fields}

@@ -102,26 +102,27 @@ def posted(field: forms.Field, value: Any, scope: Mapping[str, Any]) -> Any:
     `scope`: the cluster that partitions are looked up in.
     """
     if isinstance(field, forms.ModelMultipleChoiceField):
-        names = [] if value is None else _expect(value, list, "a list of names")
+        names = [] if value is None else expect(value, list, "a list of names")
         return [_pk(field, name, scope) for name in names]
     if isinstance(field, forms.ModelChoiceField):
         return "" if value is None else _pk(field, value, scope)
     if isinstance(field, forms.JSONField):
         return "" if value is None else json.dumps(value, default=str)
     if isinstance(field, forms.NullBooleanField):
-        return "" if value is None else str(_expect(value, bool, "true, false or null"))
+        return "" if value is None else str(expect(value, bool, "true, false or null"))
     if isinstance(field, forms.BooleanField):
-        return "on" if _expect(value, bool, "true or false") else ""
+        return "on" if expect(value, bool, "true or false") else ""
     if value is None:
         return ""
     if isinstance(field, (forms.DecimalField, forms.FloatField)):
-        return str(_expect(value, (int, float), "a number"))
+        return str(expect(value, (int, float), "a number"))
     if isinstance(field, forms.IntegerField):
-        return str(_expect(value, int, "a whole number"))
-    return _expect(value, str, "a text; put it in quotes")
+        return str(expect(value, int, "a whole number"))
+    return expect(value, str, "a text; put it in quotes")
 
 
-def _expect(value: Any, kind: type | tuple[type, ...], words: str) -> Any:
+def expect(value: Any, kind: type | tuple[type, ...], words: str) -> Any:
+    """The value, where it is of this type; raises WrongType. True is no number."""
     wrong_number = isinstance(value, bool) and kind is not bool
     if not isinstance(value, kind) or wrong_number:
         raise WrongType(f"has to be {words}")
@@ -129,7 +130,7 @@ def _expect(value: Any, kind: type | tuple[type, ...], words: str) -> Any:
 
 
 def _pk(field: forms.ModelChoiceField[Any], name: Any, scope: Mapping[str, Any]) -> Any:
-    name = _expect(name, str, "a name")
+    name = expect(name, str, "a name")
     assert field.queryset is not None
     model = field.queryset.model
     rows = field.queryset.filter(**{_REFERENCES.get(model, "name"): name})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
@@ -19,9 +20,6 @@ else:
     Cells = FloatCells = memoryview
 
 _Column = TypeVar("_Column", bound=npt.NDArray[Any])
-
-#: The first column of each table that was made.
-_KEYS: Final[dict[type[Any], str]] = {}
 
 #: At most this number of different rows is looked for by comparing with each.
 _FEW: Final = 8
@@ -63,8 +61,7 @@ class Columns:
     """
 
     def __post_init__(self) -> None:
-        columns = fields(self)
-        _KEYS[type(self)] = columns[0].name
+        columns = _columns_of(type(self))
         key = getattr(self, columns[0].name)
         count = 0 if key is None else len(key)
         for column in columns:
@@ -74,12 +71,12 @@ class Columns:
             object.__setattr__(self, column.name, value)
 
     def __len__(self) -> int:
-        return len(getattr(self, _KEYS[type(self)]))
+        return len(getattr(self, _columns_of(type(self))[0].name))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in _columns_of(type(self)))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -91,7 +88,7 @@ class Columns:
         table = list(zip(*rows, strict=True))
         if not table:
             return cls()
-        names = columns if columns is not None else [f.name for f in fields(cls)][: len(table)]
+        names = columns if columns is not None else [f.name for f in _columns_of(cls)][: len(table)]
         return cls(**dict(zip(names, table, strict=True)))
 
     @classmethod
@@ -104,7 +101,7 @@ class Columns:
         """The table with only these rows, in this order (an index array or a mask)."""
         positions: Ints = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
         picked: dict[str, Any] = {}
-        for column in fields(self):
+        for column in _columns_of(type(self)):
             value = getattr(self, column.name)
             if isinstance(value, tuple):
                 picked[column.name] = tuple(value[i] for i in positions.tolist())
@@ -114,7 +111,7 @@ class Columns:
 
     def sorted_by_key(self) -> Self:
         """The table in ascending order of its key; itself when it already is. Raises on a key met twice."""
-        key: Ints = getattr(self, fields(self)[0].name)
+        key: Ints = getattr(self, _columns_of(type(self))[0].name)
         steps = np.diff(key)
         if (steps > 0).all():
             return self
@@ -123,6 +120,12 @@ class Columns:
             twice = int(key[order][:-1][np.diff(key[order]) == 0][0])
             raise ValueError(f"{type(self).__name__} has the key {twice} twice")
         return self.take(order)
+
+
+@cache
+def _columns_of(table: type[Any]) -> tuple[Field[Any], ...]:
+    """The columns of a kind of table, as declared: looked up once, for a snapshot makes some twenty tables."""
+    return fields(table)
 
 
 def rows_taken(column: _Column, rows: Ints) -> _Column:

@@ -159,7 +159,9 @@ def select_victims(cycle: CycleState) -> None:
     awaiting = awaiting_decisions(cycle.context.cluster, cycle.held, policy.preemption.grace_seconds)
     for row, decision in [*awaiting, *cycle.preempted.decisions]:
         cycle.decisions.add(np.array([row], dtype=np.int64), decision)
-    cycle.decisions.add_fact(cycle.preempted.unsearched, "search_ended")
+    cycle.decisions.add_facts(cycle.preempted.unsearched, search_ended=1)
+    for unpressed, pressure in cycle.preempted.unpressed:
+        cycle.decisions.add_facts(unpressed, **pressure.facts)
 
 
 def grow_elastic(cycle: CycleState) -> None:

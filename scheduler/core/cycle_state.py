@@ -45,7 +45,7 @@ class CycleState:
         self.resumes: Sequence[Resume] = ()
         self.waiting: Bools = np.ones(len(snapshot.pending), dtype=np.bool_)
         self.evicted: Sequence[Preempt] = ()
-        self.preempted: PreemptionResult = PreemptionResult([], [], [], [])
+        self.preempted: PreemptionResult = PreemptionResult([], [], [], [], [])
         self.resizes: Sequence[Resize] = ()
 
     @property
@@ -98,4 +98,5 @@ class CycleState:
             reserves=tuple(self.gangs.reserves),
             given_back=tuple(self.gangs.given_back),
             resumes=tuple(self.resumes),
+            backfilled=frozenset(self.starter.backfilled),
         )

@@ -51,14 +51,14 @@ class DecisionTable:
         stronger = rank[numbers] < rank[self.of_row[rows]]
         self.of_row[rows[stronger]] = numbers[stronger]
 
-    def add_fact(self, rows: Sequence[int], name: str) -> None:
-        """Note one thing more about these rows: a fact of this name, 1, in the decision of each."""
+    def add_facts(self, rows: Sequence[int], **more: int) -> None:
+        """Note more about these rows: facts of these names in the decision of each."""
         table = self.of_row
         chosen = np.array(rows, dtype=np.int64)
         chosen = chosen[table[chosen] >= 0]
         for number in distinct(table[chosen]).tolist():
             decision = self._decisions[number]
-            said = replace(decision, facts=sorted_facts({**decision.details, name: 1}))
+            said = replace(decision, facts=sorted_facts({**decision.details, **more}))
             table[chosen[table[chosen] == number]] = self.number(said)
 
     def wait_for_people(self, rows: Ints) -> Bools:

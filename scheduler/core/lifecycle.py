@@ -77,7 +77,7 @@ ACTIVE: Final = frozenset(
         _S.MIGRATING,
     }
 )
-#: Never changes again.
+#: Over. Only a person who requeues the job has it wait again.
 TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 #: What a sentence says of a job that has ended, by its state.
 HOW_ENDED: Final = {
@@ -108,9 +108,9 @@ MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     _S.PREEMPTED: frozenset({_S.QUEUED, _S.HELD, _S.CANCELLED, _S.FAILED}),
     #: It is suspended on its nodes: it goes on, or ends as any that holds something.
     _S.SUSPENDED: frozenset({_S.RUNNING, _S.PREEMPTING, _S.STOPPING, _S.QUEUED}) | _ENDS,
-    _S.COMPLETED: frozenset(),
-    _S.FAILED: frozenset(),
-    _S.CANCELLED: frozenset(),
+    _S.COMPLETED: frozenset({_S.QUEUED, _S.BLOCKED}),
+    _S.FAILED: frozenset({_S.QUEUED, _S.BLOCKED}),
+    _S.CANCELLED: frozenset({_S.QUEUED, _S.BLOCKED}),
 }
 
 

@@ -204,6 +204,8 @@ class Plan:
     given_back: tuple[GiveBack, ...] = ()
     #: Suspended jobs that go on, before any of `starts`.
     resumes: tuple[Resume, ...] = ()
+    #: Those of `starts` that backfill started ahead of a job with an expected start: counted, and in no recording.
+    backfilled: frozenset[int] = field(default=frozenset(), compare=False)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -32,8 +32,8 @@ FACTORS: Final = ("priority", "queue", "age", "size", "fairshare")
 PRIORITIES_BY: Final = ("number", "band")
 
 #: How fair share counts: as a tree where there is one ("auto"), by projects alone, always as a tree, or by shares
-#: multiplied down the tree ("product").
-SHARES: Final = ("auto", "flat", "tree", "product")
+#: multiplied down the tree ("product"), or as Slurm says ("slurm").
+SHARES: Final = ("auto", "flat", "tree", "product", "slurm")
 
 #: Whose jobs take turns under "fair_queue".
 TENANTS: Final = ("project", "user")
@@ -92,6 +92,7 @@ class Policy:
 
     `shares` "auto": fair share follows the tree of organizations, projects and people where there is one, and the
     projects alone where all of them stand side by side with members of equal weight. "flat", "tree": always so.
+    "slurm": everybody by the fair share of Slurm, as the quota provider read it last.
     "product": each person by the product of the shares from the root down over its own use, whatever its siblings used.
 
     `assemblies`: the most gangs that gather nodes at once, of those that ask for it; 0 = none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 #: What becomes of a job that has to make way: it ends and starts again, or it is suspended and goes on.
@@ -46,6 +47,9 @@ class PreemptionPolicy:
     #: Below this allocation, in percent, of the nodes that the job may use, no job is stopped for it: of their GPUs
     #: for a job that asks for GPUs, else of their CPUs. 0 = always. What was lent is reclaimed all the same.
     pressure_percent: int = 0
+    #: (priority, percent), priorities rising: for jobs of that priority and above in place of `pressure_percent`. A
+    #: higher priority never has to wait for more pressure than a lower one.
+    pressure_levels: tuple[tuple[int, int], ...] = ()
     #: 1: what stopping a job costs rises with its earlier preemptions and with how near its end it is.
     risk: int = 0
     #: "suspend": a victim is suspended and goes on where it was once there is room again, where suspension
@@ -68,13 +72,36 @@ class PreemptionPolicy:
                 raise ValueError(f"{name} is 0 (off) or 1 (on)")
         if not 0 <= self.pressure_percent <= 100:
             raise ValueError("pressure_percent is 0 (always preempt) to 100")
+        self._check_levels()
         begins = [begin for begin, _ in self.classes]
         if begins != sorted(set(begins)):
             raise ValueError("priority classes must rise, each named once")
 
+    def _check_levels(self) -> None:
+        levels = ((0, self.pressure_percent), *self.pressure_levels)
+        if not all(0 <= percent <= 100 and 0 <= priority <= 100 for priority, percent in levels):
+            raise ValueError("pressure_levels are percents from 0 to 100, by priorities from 0 to 100")
+        if any(low >= high or most < least for (low, most), (high, least) in pairwise(levels[1:])):
+            raise ValueError(
+                "pressure_levels must not rise with the priority, and each priority is named once"
+            )
+        if self.pressure_levels and self.pressure_levels[0][1] > (self.pressure_percent or 100):
+            raise ValueError(
+                "pressure_levels must not be above pressure_percent, which is for all lower priorities"
+            )
+
     @property
     def suspends(self) -> bool:
         return self.mode == "suspend" and not self.cannot_suspend
+
+    @property
+    def asks_pressure(self) -> bool:
+        return bool(self.pressure_percent or self.pressure_levels)
+
+    def pressure_of(self, priority: int) -> int:
+        """The allocation, in percent, below which no job is stopped for one of this priority; 0 = always."""
+        named = [percent for begin, percent in self.pressure_levels if begin <= priority]
+        return named[-1] if named else self.pressure_percent
 
     def class_of(self, priority: int) -> int:
         """Where the class of this priority begins; below all of them it is the lowest."""

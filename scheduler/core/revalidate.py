@@ -179,14 +179,16 @@ def _take(
         conflict = _short(start, job_class, charges, context, facts.reasons)
         if conflict is None:
             _hold(found, candidates)
+            context.count_start(job_class, [(found.row, context.end_ms(row))])
             _count(row, job_class, charges, context, facts)
         return conflict
-    with workspace.trial() as trial:
+    with workspace.trial() as trial, context.parts.trial(trial):
         for placement in start.placements:
             found = _place(placement, candidates, facts)
             if isinstance(found, _Closed):
                 return Conflict(start.job_id, ReasonCode.WAITING_FOR_RESOURCES, found.facts)
             _hold(found, candidates)
+            context.count_start(job_class, [(found.row, context.end_ms(row))])
         charges = context.charges_placed(job_class, start.placements)
         conflict = _short(start, job_class, charges, context, facts.reasons)
         if conflict is not None:
@@ -268,6 +270,7 @@ def _place(placement: Placement, candidates: Candidates, facts: _Facts) -> _Plac
     """The place that the plan names for one task, if it can be had now."""
     workspace, request = candidates.workspace, candidates.query.request
     cluster = workspace.cluster
+    workspace.sync()
     row = cluster.nodes.row.get(placement.node_id)
     if row is None:
         return _Closed((("gate", "gone"), ("node_id", placement.node_id)))
@@ -306,10 +309,11 @@ def _closing_filter(gates: _Gates, candidates: Candidates, row: int) -> str | No
     for name, column, need in gates.room:
         if column.item(row) < need:
             return name
-    only = NodeView(candidates.workspace, np.array([row], dtype=np.int64))
-    for other in gates.others:
-        if not other.filter(candidates.query, only)[0]:
-            return other.name
+    if gates.others:
+        only = NodeView(candidates.workspace, np.array([row], dtype=np.int64))
+        for other in gates.others:
+            if not other.filter(candidates.query, only)[0]:
+                return other.name
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class OrderedPass:
 
     expected: tuple[ExpectedStart, ...] = ()
     reserved: Mapping[int, Sequence[FutureUse]] = {}
+    backfilled: Collection[int] = ()
 
     def __init__(self, context: CycleContext, strict: Bools) -> None:
         self.starts: list[Start] = []
@@ -64,6 +65,8 @@ class BackfillPass:
         self._limits = limits_of(policy)
         self._reserved: list[ReservedStart] = []
         self._last_run: Ints = np.zeros(0, dtype=np.int64)
+        #: The jobs that started ahead of a job with an expected start.
+        self.backfilled: set[int] = set()
 
     @property
     def starts(self) -> list[Start]:
@@ -78,6 +81,7 @@ class BackfillPass:
         """Start what fits beside all expected starts; answers all rows: none has to be tried again."""
         pending = self._context.cluster.snapshot.pending
         self._capacity.turns.follow(rows)
+        earlier, before = self._reserved, len(self.starts)
         self._reserved = run_backfill(
             rows,
             self._ends_ms[rows],
@@ -85,8 +89,14 @@ class BackfillPass:
             self._limits,
             promised_ms=pending.promised_ms[rows],
             wanted=pending.deadline_ms[rows] > 0 if self._policy.backfill == "deadline" else None,
-            given=self._reserved,
+            given=earlier,
         )
+        if self._reserved and len(self.starts) > before:
+            heads = (
+                rows[:0] if earlier else np.flatnonzero(np.isin(rows, [one.row for one in self._reserved]))
+            )
+            passed = pending.id[rows[heads[0] + 1 :] if len(heads) else rows]
+            self.backfilled |= {start.job_id for start in self.starts[before:]} & set(passed.tolist())
         self._last_run = rows
         return rows
 
@@ -236,7 +246,8 @@ def try_start(context: CycleContext, row: int, job_class: JobClass) -> Start | N
     if chosen is None:
         return None
     parts = candidates.parts(chosen[0][0])
-    placements, _ = bind_tasks(candidates, chosen)
+    placements, bound = bind_tasks(candidates, chosen)
+    context.count_start(job_class, [(node, context.end_ms(row)) for node, *_ in bound])
     if counted.has_model_lines or len(placements) != tasks:
         tasks = len(placements)
         charges = context.charges_placed(job_class, placements)

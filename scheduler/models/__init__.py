@@ -30,8 +30,10 @@ from scheduler.models.node import (
     NodeScore,
     UnknownTask,
 )
+from scheduler.models.policies.profile_version import PROFILE_FIELDS, ProfileVersion, VersionOrigin
+from scheduler.models.policies.shadow_run import ShadowCycle, ShadowJob, ShadowRun, ShadowState
 from scheduler.models.queue import PriorityClass, Queue, SchedulerProfile
-from scheduler.models.reservation import Reservation
+from scheduler.models.reservation import Reservation, ReservationPart, ReservationStatus
 from scheduler.models.results.artifact import Artifact, ArtifactUpload, UploadState
 from scheduler.models.results.checkpoint import Checkpoint, CheckpointReason, CheckpointState
 from scheduler.models.results.kept_result import KeptResult, LeaveReason
@@ -45,6 +47,7 @@ __all__ = [
     "DRAINED_BY_QUARANTINE",
     "DRAINED_BY_UNKNOWN_TASKS",
     "OPEN_MOVES",
+    "PROFILE_FIELDS",
     "PredictionAccuracy",
     "USAGE_POINTS",
     "Artifact",
@@ -91,16 +94,24 @@ __all__ = [
     "PolicyChoice",
     "PolicyFault",
     "PriorityClass",
+    "ProfileVersion",
     "Queue",
     "Reservation",
+    "ReservationPart",
+    "ReservationStatus",
     "RetentionRun",
     "RuntimePrediction",
     "SchedulerProfile",
+    "ShadowCycle",
+    "ShadowJob",
+    "ShadowRun",
+    "ShadowState",
     "StartForecast",
     "Suspension",
     "Task",
     "UnfinishedJob",
     "UnknownTask",
     "UploadState",
+    "VersionOrigin",
     "WaitEnd",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pghistory
+from django.contrib.postgres.functions import RandomUUID
 from django.db import models
+from django.db.models import Value
 
 
 class BackendKind(models.TextChoices):
@@ -28,13 +30,17 @@ def sane_overcommit(of: str) -> models.CheckConstraint:
     return models.CheckConstraint(name=f"{of}_overcommit_sane", condition=rows[0] & rows[1])
 
 
-@pghistory.track(exclude=["wakeups"])
+@pghistory.track(exclude=["wakeups", "backend_key"])
 class Cluster(models.Model):
     """Nodes behind one backend; one planner at a time plans it."""
 
     name = models.CharField(max_length=80, unique=True)
     slug = models.SlugField(max_length=80, unique=True)
     backend = models.CharField(max_length=16, choices=BackendKind, default=BackendKind.AGENTS)
+    #: What the backend needs to know: where its hosts are. Empty for agents, which call Muster.
+    backend_settings = models.JSONField(default=dict, db_default=Value({}, models.JSONField()), blank=True)
+    #: Marks what Muster has made at the backend as this cluster's, whatever its name, and whichever portal asks.
+    backend_key = models.UUIDField(db_default=RandomUUID(), editable=False, unique=True)
     #: While paused nothing new starts; what runs goes on.
     paused = models.BooleanField(default=False)
     paused_reason = models.CharField(max_length=200, blank=True)

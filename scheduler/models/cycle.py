@@ -23,6 +23,8 @@ class Cycle(models.Model):
     refused = models.JSONField(default=list, blank=True)
     #: [{"queue": id or 0 for the cluster, "profile", "rule", "since_ms"}]: of profiles with rules, which was in force.
     rules = models.JSONField(default=list, db_default=[], blank=True)
+    #: [{"queue": id or 0 for the cluster, "profile", "version"}]: profiles that were followed.
+    profiles = models.JSONField(default=list, db_default=[], blank=True)
     snapshot_digest = models.CharField(max_length=64)
     plan_digest = models.CharField(max_length=64)
     #: The cycle on whose snapshot this one's is a delta; null where it is whole.

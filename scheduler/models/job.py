@@ -28,7 +28,8 @@ class AnyOf(models.Lookup):
     lookup_name = "any_of"
 
     def get_prep_lookup(self) -> Any:
-        return self.rhs if isinstance(self.rhs, ArraySubquery) else list(self.rhs)
+        # Of thousands of numbers the driver would write each by itself.
+        return self.rhs if isinstance(self.rhs, ArraySubquery) else f"{{{','.join(map(str, self.rhs))}}}"
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         column, parameters = self.process_lhs(compiler, connection)
@@ -237,6 +238,9 @@ class Job(JobRequest):
     #: While it is moved: `leave`, names of nodes where it may not start, and `only`, those where it may; null else.
     move_terms = models.JSONField(null=True, blank=True)
 
+    #: The constraints of `relax` that are relaxed by now; null = none.
+    relaxed = models.JSONField(null=True, blank=True)
+
     #: Its last checkpoint, as it reported it: work before it is not lost.
     saved_at = models.DateTimeField(null=True, blank=True)
     saved_path = models.CharField(max_length=1024, blank=True)
@@ -252,7 +256,8 @@ class Job(JobRequest):
         max_length=16, blank=True, choices=choices_of(FailureClass), default="", db_default=""
     )
 
-    #: When its deadline and its wait limit have to be looked at next (`services.jobs.deadlines`); null = never.
+    #: When its deadline, its wait limit and what it relaxes have to be looked at next (`services.jobs.deadlines`); null
+    #: = never.
     check_at = models.DateTimeField(null=True, blank=True)
     eligible_at = models.DateTimeField(null=True, blank=True)
     scheduled_at = models.DateTimeField(null=True, blank=True)
@@ -273,7 +278,7 @@ class Job(JobRequest):
                 name="job_gathering",
                 condition=Q(assembly_until_at__isnull=False),
             ),
-            # Jobs with a deadline or a wait limit, until both are settled.
+            # Jobs with a deadline, a wait limit or constraints to relax, until these are settled.
             models.Index(fields=["check_at"], name="job_to_check", condition=Q(check_at__isnull=False)),
             # Whose and where, newest first, read from their ends. A list of failed (cancelled) jobs is read from the
             # index alone, not from the rows of the others; one of completed jobs leaves those out.

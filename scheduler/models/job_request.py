@@ -94,6 +94,8 @@ class JobRequest(models.Model):
     working_dir = models.CharField(max_length=1024, blank=True)
     #: The `FolderUpload` that its working folder begins with.
     upload = models.UUIDField(null=True, blank=True)
+    #: The container image that its tasks run in; null = none, which costs a row nothing.
+    image = models.CharField(max_length=255, null=True, blank=True)
 
     # How much, per task.
     tasks = models.PositiveIntegerField(default=1)
@@ -140,6 +142,8 @@ class JobRequest(models.Model):
     tolerations = models.JSONField(default=list, blank=True)
     affinity = models.JSONField(default=dict, blank=True)
     labels = models.JSONField(default=dict, blank=True)
+    #: Constraints that are required until it has waited or failed so often, and preferred from then on.
+    relax = models.JSONField(default=list, blank=True, db_default=[])
 
     # When, and what then.
     priority = models.PositiveSmallIntegerField(default=50)
@@ -148,6 +152,11 @@ class JobRequest(models.Model):
     deadline_action = models.CharField(
         max_length=4, choices=choices_of(DeadlineAction), default=DeadlineAction.NONE, db_default="none"
     )
+    #: The reservation that it names: it runs on what that holds, inside its window.
+    reservation = models.ForeignKey(
+        "scheduler.Reservation", null=True, blank=True, on_delete=models.PROTECT, related_name="requests",
+        db_index=False,
+    )  # fmt: skip
     #: How long it may wait in its queue for its first start; null = for ever.
     wait_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)
     restart_policy = models.CharField(
@@ -164,6 +173,8 @@ class JobRequest(models.Model):
     preemptible = models.BooleanField(default=True)
     #: How it is asked for checkpoints, and what is kept of them; empty = it makes none.
     checkpoint = models.JSONField(default=dict, blank=True, db_default={})
+    #: The signal that it gets before its time limit, with all defaults; empty = none.
+    limit_signal = models.JSONField(default=dict, blank=True, db_default={})
 
     # How long it waits for others, and what then.
     depends_until_at = models.DateTimeField(null=True, blank=True)
@@ -221,6 +232,11 @@ class JobRequest(models.Model):
             models.Index(fields=["upload"], name="request_by_upload", condition=Q(upload__isnull=False)),
             models.Index(
                 fields=["deadline_at"], name="request_by_deadline", condition=Q(deadline_at__isnull=False)
+            ),
+            models.Index(
+                fields=["reservation", "-number"],
+                name="request_in_reservation",
+                condition=Q(reservation__isnull=False),
             ),
             # Waits whose time may be up.
             models.Index(

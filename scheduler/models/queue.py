@@ -139,6 +139,8 @@ class Queue(models.Model):
     default_wait_seconds = models.PositiveIntegerField(null=True, blank=True)
     #: How long its gangs gather nodes, where they do not say; null is not at all.
     default_assembly_seconds = models.PositiveIntegerField(null=True, blank=True)
+    #: How long its jobs wait for a place that they prefer, where they do not say; null is not at all.
+    preference_wait_seconds = models.PositiveIntegerField(null=True, blank=True)
     # What its jobs leave in their working folders: for how long, how much, and whether only until it was downloaded.
     # null takes the site's; 0 is without limit.
     results_days = models.PositiveIntegerField(null=True, blank=True)

@@ -25,13 +25,15 @@ from infra.db.advisory_lock import try_lock
 from infra.retention import Rule, delete_from
 from quotas.selectors.fair_share_source import share_rules
 from scheduler.core.lifecycle import TERMINAL
-from scheduler.models import Job, JobDependency, RetentionRun
+from scheduler.models import Job, JobDependency, RetentionRun, ShadowRun
 from scheduler.state.db.fragments import live_attempts
 
 log = structlog.get_logger(__name__)
 
 #: A client that repeats its request after a day means a new one.
 KEEP_IDEMPOTENCY_KEYS_HOURS: Final = 24
+#: What a draft was found to do is of interest until somebody has decided about it.
+KEEP_SHADOW_RUNS_HOURS: Final = 90 * 24
 #: Recordings of one cluster that keep their bytes, the newest ones, and how large they may be together.
 KEEP_RECORDINGS: Final = 5000
 KEEP_RECORDINGS_BYTES: Final = 512 * 1024 * 1024
@@ -157,6 +159,24 @@ FORECASTS: Final = Rule(
     setting="MUSTER_KEEP_FORECASTS_DAYS",
     statement=delete_from("scheduler_forecastoutcome"),
 )
+
+
+def _remove_shadow_runs(ids: list[int]) -> int:
+    """Delete runs with what they compared."""
+    runs = ShadowRun.objects.filter(pk__in=ids)
+    removed = runs.count()
+    runs.delete()
+    return removed
+
+
+SHADOW_RUNS: Final = Rule(
+    "shadow_runs",
+    "Shadow runs that have ended, with what they compared",
+    "SELECT id FROM scheduler_shadowrun WHERE ended_at < %(before)s ORDER BY id LIMIT %(batch)s",
+    hours=KEEP_SHADOW_RUNS_HOURS,
+    remove=_remove_shadow_runs,
+    batch=10,
+)
 RUNS: Final = Rule(
     "retention_runs",
     "Runs of this clean-up",
@@ -205,6 +225,7 @@ def rules() -> Iterator[Rule]:
     for more in settings.MUSTER_MORE_RETENTION:
         yield from import_string(more)()
     yield audit_prune.rule()
+    yield SHADOW_RUNS
     yield RUNS
 
 

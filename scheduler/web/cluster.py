@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.contrib import messages
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -22,7 +23,7 @@ from infra.plain_text import reason_of
 from scheduler import labels
 from scheduler.agent import PROTOCOL, VERSION
 from scheduler.core.lifecycle import NodeState
-from scheduler.models import Allocation, Device, Node
+from scheduler.models import Allocation, Device, Node, ReservationStatus
 from scheduler.selectors import NodeOnMap, cluster_map, node_by_ref, visible_reservations
 from scheduler.services.cluster.isolation import isolation_shown
 from scheduler.services.cluster.node_scores import observed
@@ -234,8 +235,10 @@ def show(request: HttpRequest, node_id: int) -> HttpResponse:
         "clock": clock_words(node.clock_skew_ms) if node.registered_at else "unknown",
         "agent": agent_shown(node),
         "reservations": visible_reservations(user)
-        .filter(nodes=node, cancelled_at=None, ends_at__gt=timezone.now(), job=None)
+        .filter(Q(nodes=node) | Q(parts__node=node), cancelled_at=None, ends_at__gt=timezone.now(), job=None)
+        .filter(status=ReservationStatus.APPROVED)
         .select_related("project")
+        .distinct()
         .order_by("starts_at", "pk")[:MOST_RESERVATIONS],
         "may_operate": (operates := permissions.may(user, "operate", node)),
         # Whose they are is known by their agent alone: for operators.

@@ -14,6 +14,7 @@ from quotas.core.resources import BadAmount, cores_to_millis, parse_mib, show_cp
 from scheduler.models import Job
 from scheduler.services.submission.declaration import Declared, Form, Kind
 from scheduler.services.submission.fields import BadValue, read_integer, read_seconds
+from scheduler.services.submission.fields_relax import relax_as_text, relax_from_text
 from scheduler.services.submission.fields_task import secret_as_text, secret_of_text
 from scheduler.services.submission.job_spec import JOB
 
@@ -48,6 +49,7 @@ _TAKEN_APART: Final = frozenset(
         "deadline",
         "hold",
         "artifacts",
+        "relax",
     }
 )
 #: Fields that go into the request as they were typed; an empty one is left out and takes its default.
@@ -103,7 +105,9 @@ def payload_of(form: Mapping[str, str], *, time_zone: str) -> dict[str, Any]:
     if form.get("env", "").strip():
         payload["env"] = _pairs("env", form["env"], problems)
     if form.get("secrets", "").strip():
-        payload["secrets"] = _secrets(form["secrets"], problems)
+        payload["secrets"] = _by_line("secrets", form["secrets"], secret_of_text, problems)
+    if form.get("relax", "").strip():
+        payload["relax"] = _by_line("relax", form["relax"], relax_from_text, problems)
     if form.get("node_selector", "").strip():
         payload["node_selector"] = _pairs("node_selector", form["node_selector"], problems)
     if pack := form.get("pack", "").strip():
@@ -133,13 +137,15 @@ def _pairs(field: str, text: str, problems: list[FieldProblem]) -> dict[str, str
     return pairs
 
 
-def _secrets(text: str, problems: list[FieldProblem]) -> list[dict[str, str]]:
+def _by_line(
+    field: str, text: str, read: Callable[[str], dict[str, Any]], problems: list[FieldProblem]
+) -> list[dict[str, Any]]:
     found = []
     for line in filter(None, map(str.strip, text.splitlines())):
         try:
-            found.append(secret_of_text(line))
+            found.append(read(line))
         except BadValue as error:
-            problems.append(FieldProblem("secrets", f"{error}."))
+            problems.append(FieldProblem(field, f"{error}."))
     return found
 
 
@@ -251,6 +257,7 @@ _TYPED: Final[dict[str, Callable[[Job], str]]] = {
     "pack": lambda job: job.pack + "!" * job.pack_required,
     "artifacts": lambda job: "\n".join(job.artifacts),
     "secrets": lambda job: "\n".join(map(secret_as_text, job.secrets)),
+    "relax": lambda job: "\n".join(map(relax_as_text, job.relax)),
     "gpu_share": lambda job: show_cpus(job.gpu_millis) if job.gpu_millis and not job.gpu_slice else "",
 }
 
@@ -291,6 +298,7 @@ def _directives(form: Mapping[str, str]) -> list[tuple[str, str]]:
         ("mail-type", form.get("mail_type", "")),
         ("upload", form.get("upload", "")),
         *(("secret", line) for line in form.get("secrets", "").splitlines()),
+        *(("relax", line) for line in form.get("relax", "").splitlines()),
     ]
     return [(name, value.strip()) for name, value in pairs if value.strip() and value.strip() != "0"]
 

@@ -18,12 +18,14 @@ from accounts import permissions
 from accounts.models import User
 from accounts.templatetags.ui import duration
 from accounts.web.pages import page, reader
+from infra.errors import Conflict, InvalidInput, MusterError
 from infra.plain_text import reason_of
 from quotas.core.resources import show_bytes
 from scheduler import labels
 from scheduler.core.lifecycle import ACTIVE, PENDING, JobState
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.reasons.messages import sentence as reason_sentence
+from scheduler.deadlines import relaxations
 from scheduler.models import Allocation, Attempt, Device, Job, Task
 from scheduler.selectors import env_shown_to, job_by_ref, node_by_ref, priority_names
 from scheduler.services.changes.change import change_job
@@ -92,7 +94,11 @@ class Step:
 @page
 def show(request: HttpRequest, number: int) -> HttpResponse:
     user = reader(request)
-    job = job_by_ref(user, number)
+    return _shown(request, job_by_ref(user, number), user)
+
+
+def _shown(request: HttpRequest, job: Job, user: User, refused: MusterError | None = None) -> HttpResponse:
+    """The page of a job; after a change was `refused`, with its dialog as it was sent, and why."""
     asked = request.GET.get("tab", "")
     tab = asked if asked in TABS else ("why" if job.state in PENDING else "overview")
     stream = request.GET.get("stream", "")
@@ -108,8 +114,10 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         "forecast": job.likely_start,
         "verbs": verbs,
         **moves_shown(job, verbs),
-        **change_form(job, verbs),
-        "live_url": f"{reverse('job', args=[number])}?partial=1" + (f"&tab={asked}" if asked in TABS else ""),
+        **change_form(job, verbs, sent=request.POST if refused else None),
+        "change_refused": refused,
+        "live_url": f"{reverse('job', args=[job.number])}?partial=1"
+        + (f"&tab={asked}" if asked in TABS else ""),
     }
     if tab == "overview":
         context |= _holdings(job) | {"env": env_shown_to(user, job), "upload": upload_of_job(job)}
@@ -125,7 +133,7 @@ def show(request: HttpRequest, number: int) -> HttpResponse:
         return render(request, "scheduler/job_body.html", context)
     if asked in ("", "overview", "log"):
         context |= _log(job, stream, bool(asked == "log"))
-    return render(request, "scheduler/job.html", context)
+    return render(request, "scheduler/job.html", context, status=refused.status if refused else 200)
 
 
 def _verbs(job: Job, user: User) -> frozenset[str]:
@@ -137,7 +145,7 @@ def _verbs(job: Job, user: User) -> frozenset[str]:
         possible.add("hold")
     if job.state == JobState.HELD and may_release(job, user, _role(job, user)):
         possible.add("release")
-    if job.state in ACTIVE - {JobState.STOPPING, JobState.PREEMPTING, JobState.MIGRATING}:
+    if job.is_terminal or job.state in ACTIVE - {JobState.STOPPING, JobState.PREEMPTING, JobState.MIGRATING}:
         possible.add("requeue")
     if not job.is_terminal:
         possible.add("boost")
@@ -234,6 +242,7 @@ def _holdings(job: Job) -> dict[str, Any]:
         "allocation_rows": rows,
         "waits": conditions_of(job),
         "probes": probes_of(job, tasks.values()),
+        "relaxations": relaxations(job),
         "usage": usage_lines(usage_of_attempt(job, latest, allocations, devices.values()))
         if latest
         else None,
@@ -251,6 +260,7 @@ def _why(job: Job, user: User) -> dict[str, Any]:
         "nodes_left": max(0, len(found.node_table) - MOST_NODES),
         "priority_word": dict(priority_names()).get(job.priority, ""),
         "pending": job.state in PENDING,
+        "relaxations": relaxations(job),
     }
 
 
@@ -333,7 +343,12 @@ def act(request: HttpRequest, number: int, verb: str) -> HttpResponse:
             reason_of(request.POST.get("reason", ""), most=200),
             _whole(request.POST.get("seen", "")),
         )
-        change_job(job=job, changes=changes_of(request.POST.dict(), job), by=user, reason=reason, seen=seen)
+        try:
+            change_job(
+                job=job, changes=changes_of(request.POST.dict(), job), by=user, reason=reason, seen=seen
+            )
+        except (InvalidInput, Conflict) as refused:
+            return _shown(request, job_by_ref(user, number), user, refused)
         messages.success(request, SAID["change"].format(number=job.said_number))
         return redirect("job", number=number)
     if verb == "migrate":

@@ -17,6 +17,7 @@ from scheduler.web import (
     usage,
 )
 from scheduler.web.changes import arrays
+from scheduler.web.reservations import pages as reservations
 from scheduler.web.results import artifacts, checkpoints, working_folder
 from scheduler.web.submissions import uploads
 
@@ -66,6 +67,10 @@ urlpatterns = [
     path("queues/", queues.index, name="queues"),
     path("queues/<int:queue_id>/deadlines/", queues.deadlines, name="queue-deadlines"),
     path("queues/<int:queue_id>/<str:verb>/", queues.act, name="queue-act"),
+    path("reservations/", reservations.index, name="reservations"),
+    path("reservations/new/", reservations.ask, name="reservation-ask"),
+    path("reservations/<uuid:ref>/", reservations.show, name="reservation"),
+    path("reservations/<uuid:ref>/<str:verb>/", reservations.act, name="reservation-act"),
     path("quota/", quota.index, name="quota"),
     path("usage/", usage.index, name="usage"),
     path("usage/ledger/", usage.lines, name="ledger"),

@@ -48,6 +48,9 @@
     if (event.target.tagName === "DIALOG") event.target.close();
   });
 
+  // A form that was refused comes back as it was sent.
+  $$("dialog[data-open]").forEach((dialog) => dialog.showModal());
+
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     const menu = $("details.menu[open]");

@@ -52,7 +52,7 @@ RETIRED = {
     "tell_stopped": "insert_events_of_kind",
     "Told": "PendingReason",
     "PreemptionRow": "JobRow",
-    "lock_for_preemption": "lock_jobs_and_attempts",
+    "lock_for_preemption": "lock_jobs",
     "Judged": "CheckedResizes",
     "IN_LINE": "PLANNED_STATES",
     "stop_instead": "stop_unsuspended",

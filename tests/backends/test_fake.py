@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.services.execution import reconcile
+from scheduler.services.execution import driving
 from scheduler.services.jobs.verbs import cancel_job
 from tests.backends.conftest import FakeBench
 from tests.support.agents import World
@@ -23,7 +23,7 @@ def test_a_backend_that_is_down_holds_nothing_else_up(fake: FakeBench) -> None:
     fake.world.plan()
     fake.backend.down = True
 
-    reconcile.reconcile_all()
+    driving.Driver().round()
     job.refresh_from_db()
     assert job.state == "scheduled"
 
@@ -68,7 +68,7 @@ def test_a_job_cancelled_before_anybody_took_it_is_over_at_once(fake: FakeBench)
     fake.world.plan()
     cancel_job(job=job, by=fake.world.user)
 
-    reconcile.reconcile_all()
+    driving.Driver().round()
 
     job.refresh_from_db()
     assert job.state == "cancelled"

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from config.settings.declared import GROUPS, SETTINGS, Setting, problems
+from config.settings.declared import EXTRAS, GROUPS, SETTINGS, Setting, problems, read
 from config.settings.declared.values import WrongValue, allowed, value_of
+from config.settings.settings_file import settings_file
 from quotas.core.decay import MODES
 from quotas.providers.registry import PROVIDERS
 from scheduler.core.policy import BACKFILLS, POLICIES
@@ -124,6 +125,23 @@ def test_the_choices_are_those_that_the_product_has() -> None:
     assert set(SETTINGS["MUSTER_FAIRSHARE_MODE"].choices) == set(MODES)
 
 
+@pytest.mark.parametrize(
+    "text", ["lab", "lab=x", "local=a:B", "Lab=a:B", "lab=a:B,lab=c:D", "lab=a.b", f"{'x' * 17}=a:B"]
+)
+def test_a_provider_of_the_site_is_a_name_with_its_class(text: str) -> None:
+    with pytest.raises(WrongValue, match="a list separated by commas, of name=module:Class"):
+        value_of(SETTINGS["QUOTA_PROVIDERS"], text)
+    assert value_of(SETTINGS["QUOTA_PROVIDERS"], "lab=a.b:C, other-1=d:E") == ["lab=a.b:C", "other-1=d:E"]
+
+
+def test_the_provider_of_new_quotas_may_be_one_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUOTA_PROVIDER", "lab")
+    with pytest.raises(WrongValue, match="one of local, k8s, slurm, or a name of QUOTA_PROVIDERS"):
+        read("QUOTA_PROVIDER")
+    monkeypatch.setenv("QUOTA_PROVIDERS", "lab=a.b:C")
+    assert read("QUOTA_PROVIDER") == "lab"
+
+
 # ---------------------------------------------------------------- the settings file
 
 GOOD = """\
@@ -219,6 +237,37 @@ def test_a_line_that_is_wrong_is_named_and_nothing_starts(tmp_path: Path, text: 
     assert done.returncode == 1
     assert said.replace("{file}", file) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_list_or_a_map_of_one_is_not_taken_for_its_item(tmp_path: Path) -> None:
+    text = (
+        "MUSTER_GRACE_SECONDS: [1]\nMUSTER_LOG_LEVEL: [INFO]\nPORT: {a: 1}\nMUSTER_TRUSTED_PROXIES: {a: 1}\n"
+    )
+    file = a_file(tmp_path, text)
+
+    found = settings_file({"MUSTER_SETTINGS_FILE": file}, SETTINGS).problems
+
+    assert [problem.partition("Allowed")[0] for problem in found] == [
+        f"{file}, line 1: MUSTER_GRACE_SECONDS has a list as its value. ",
+        f"{file}, line 2: MUSTER_LOG_LEVEL has a list as its value. ",
+        f"{file}, line 3: PORT has a map as its value. ",
+        f"{file}, line 4: MUSTER_TRUSTED_PROXIES has a map as its value. ",
+    ]
+    assert "Allowed: a whole number of seconds from 0 to 86400. Write the value alone" in found[0]
+
+
+def test_a_setting_without_the_packages_that_it_needs_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    monkeypatch.setenv(name, "http://127.0.0.1:4318")
+    assert problems() == []
+
+    monkeypatch.setitem(EXTRAS, name, ("nowhere.exporter", "requirements-tracing.txt"))
+
+    (problem,) = problems()
+    assert problem.startswith(
+        f"{name} is set, and the package nowhere.exporter is not installed. Install it: "
+    )
+    assert problem.endswith(" -m pip install --require-hashes -r requirements-tracing.txt.")
 
 
 def test_a_secret_is_not_read_from_a_file_that_everybody_can_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.embedded import give_migrated_data
+from tests.support.otlp import Collector, collecting
 from tests.support.patience import patience
 from tests.support.stack import Stack, make_open_folder, scratch_state
 
@@ -24,11 +25,21 @@ EXPECT_MS = 10_000
 
 
 @pytest.fixture(scope="package")
-def live_stack() -> Iterator[Stack]:
+def collector() -> Iterator[Collector]:
+    """What the portal sends its traces to."""
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="package")
+def live_stack(collector: Collector) -> Iterator[Stack]:
     """A real `manage.py up` with demo data and its four nodes, on a scratch state folder and a free port."""
     state = scratch_state("e2e")
     give_migrated_data(state)
-    stack = Stack(state, env={"MUSTER_NOTIFY_SECONDS": "1"}, open_folder=make_open_folder("e2e-jobs"))
+    env = {
+        "MUSTER_NOTIFY_SECONDS": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "500",
+    }  # fmt: skip
+    stack = Stack(state, env=env, open_folder=make_open_folder("e2e-jobs"))
     try:
         yield stack.start()
     finally:

@@ -23,9 +23,9 @@ from quotas.services.budgets import make_budget
 from scheduler.models import Job, Node, Queue
 from scheduler.services.cluster.nodes import drain_node, issue_join_token, register_node
 from scheduler.services.cluster.queues import pause_queue
-from scheduler.services.cluster.reservations import reserve
 from scheduler.services.jobs.datasets import declare_dataset
 from scheduler.services.jobs.submit import submit_job
+from scheduler.services.reservations.reserve import reserve
 from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import a_token

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from django.apps import apps
 from django.urls import URLPattern, URLResolver, get_resolver
-from drf_spectacular.generators import SchemaGenerator
 
+from tests.infra.api.conformance import document
 from tests.rights.world import VISION, Side, World
 
 #: An argument of a route by where the route begins and what the argument is called: the key of `Side.ids`, a
@@ -24,6 +24,8 @@ ARGUMENTS: Final[dict[tuple[str, str], Any]] = {
     ("api/v1/datasets/", "number"): "dataset",
     ("api/v1/nodes/", "ref"): ["alpha"],
     ("api/v1/reservations/", "ref"): "reservation",
+    ("api/v1/profiles/", "name"): ["default"],
+    ("api/v1/shadow-runs/", "number"): lambda world, side: _first("scheduler", "shadowrun"),
     ("api/v1/queues/quota/", "project_id"): "project",
     ("api/v1/queues/", "ref"): "queue",
     ("api/v1/quotas/requests/", "grant_id"): "grant",
@@ -53,6 +55,8 @@ ARGUMENTS: Final[dict[tuple[str, str], Any]] = {
     ("projects/", "name"): "secret",
     ("settings/secrets/", "name"): "secret",
     ("uploads/", "upload"): "upload",
+    ("reservations/", "ref"): "reservation",
+    ("reservations/", "verb"): ["cancel"],
     ("quota/requests/", "grant_id"): "grant",
     ("quota/requests/", "verb"): ["approve", "withdraw"],
     ("shares/", "kind"): ["project"],
@@ -128,8 +132,7 @@ def _walk(patterns: Any, before: str, arguments: tuple[str, ...]) -> Iterator[Ro
 
 def operations() -> dict[str, dict[str, Any]]:
     """Path as in the OpenAPI document, without its first slash -> method -> operation."""
-    document = SchemaGenerator().get_schema(request=None, public=True)
-    return {nameless(path.lstrip("/")): dict(methods) for path, methods in document["paths"].items()}
+    return {nameless(path.lstrip("/")): dict(methods) for path, methods in document()["paths"].items()}
 
 
 def nameless(path: str) -> str:

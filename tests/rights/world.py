@@ -50,6 +50,7 @@ from tests.support.factories import (
     QuotaFactory,
     ReservationFactory,
     RetentionRunFactory,
+    ShadowRunFactory,
     TaskFactory,
     UserFactory,
     the_cast,
@@ -125,6 +126,7 @@ def a_world() -> World:
         _depend(side, sides)
     _waits(world)
     RetentionRunFactory()
+    ShadowRunFactory(cluster=cluster, profile=SchedulerProfile.objects.get(name="default"))
     JoinTokenFactory(cluster=cluster)
     run_cycle(cluster_id=cluster.pk, trigger="test")
     forecast_cluster(cluster_id=cluster.pk)
@@ -153,7 +155,8 @@ def _side(mark: str, project: Project, cluster: Cluster, open_queue: Queue, node
     _notified(side)
     reservation = ReservationFactory(
         cluster=cluster, name=f"{mark} course", reason=f"{mark} because", project=project, created_by=person,
-        starts_at=timezone.now() - timedelta(minutes=5),
+        # One node is reserved once at a time.
+        starts_at=timezone.now() + timedelta(hours=4 if mark == OTHER else 0, minutes=-5),
     )  # fmt: skip
     reservation.nodes.add(nodes[0] if mark == FOREIGN else nodes[2])
     dataset = DatasetFactory(

@@ -15,6 +15,7 @@ from scheduler.services.cluster.defaults import ensure_defaults
 from scheduler.services.jobs.submit import parse_many, refused_whole, submit_job, submit_specs
 from scheduler.services.submission.job_spec import JobSpec
 from scheduler.services.submission.parse_request import parse_job
+from tests.support.copies import copied
 from tests.support.factories import Cast, NodeFactory, the_cast
 
 
@@ -40,6 +41,7 @@ def submit_many(*, payloads: Sequence[Any], by: User) -> list[Job]:
     return submit_specs(specs=[spec for spec in specs if spec is not None], by=by, via="api")
 
 
+@copied
 def a_portal() -> Portal:
     cast = the_cast()
     cluster = ensure_defaults()

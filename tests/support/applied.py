@@ -17,6 +17,9 @@ from scheduler.core.snapshot.snapshot import (
     Snapshot,
 )
 
+#: What a running job has of the pending job.
+_CARRIED = ("job_type", "name", "labels", "reservation_id")
+
 
 def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
     """The world once a plan is applied: what the next cycle sees if nothing else happens.
@@ -93,7 +96,7 @@ def applied(snapshot: Snapshot, plan: Plan) -> Snapshot:
             (start.job_id, 1, int(pending.class_index[row]), start.queue_id, start.project_id,
              int(pending.user_id[row]), int(pending.priority[row]), snapshot.now_ms,
              snapshot.now_ms + limit * 1000 if limit else 0, int(pending.array_id[row]),
-             *(younger | {name: getattr(pending, name)[row] for name in ("job_type", "name", "labels")}).values())
+             *(younger | {name: getattr(pending, name)[row] for name in _CARRIED}).values())
         )  # fmt: skip
     told = {preempt.job_id: preempt for preempt in plan.preempts}
     names = _names(RunningColumns)

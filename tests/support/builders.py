@@ -99,6 +99,7 @@ class JobSpec:
     elastic: bool = False  # once it runs its size may change
     preemptible: bool = True  # of a running one its own word counts
     predicted: int = 0  # minutes that one without a limit is expected to run; 0 = unknown
+    reservation: str = ""  # the name of the reservation that it names
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,9 @@ class ReservationSpec:
     projects: tuple[str, ...] = ()
     users: tuple[int, ...] = ()
     jobs: tuple[int, ...] = ()
+    #: (node, cores, GiB, positions of devices) of each node of which it holds a part.
+    parts: tuple[tuple[str, float, float, tuple[int, ...]], ...] = ()
+    magnetic: bool = True
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,8 @@ def a_quota(resource: str, hard: int = -1, **words: Any) -> QuotaSpec:
 
 
 def a_reservation(name: str, *nodes: str, **words: Any) -> ReservationSpec:
+    """`a_reservation("course", parts=[("n1", 4, 8, [0, 1])])`: 4 cores, 8 GiB and two devices of n1."""
+    words["parts"] = tuple((*part[:3], tuple(part[3])) for part in words.get("parts", ()))
     return ReservationSpec(name, nodes, **words)
 
 
@@ -329,6 +335,7 @@ def a_world(
     )
     shares = {spec.name: spec for spec in projects}
     project_ids = {name: number for number, name in enumerate(project_names, 1)}
+    reservation_ids = {spec.name: number for number, spec in enumerate(reservations, 1)} | {"": 0}
     table = ClassTable()
 
     used_cpu, used_memory, used_storage = (
@@ -446,6 +453,7 @@ def a_world(
                     "elastic": job.elastic,
                     "preemptible": job.preemptible,
                     "predicted_seconds": job.predicted * 60,
+                    "reservation_id": reservation_ids.get(job.reservation, 1000),
                 }
                 for job in pending
             ],
@@ -479,6 +487,7 @@ def a_world(
                     "resized_for": job_ids[spec.resized_for] if spec.resized_for else 0,
                     "pack": PACKS.index(spec.job.pack.rstrip("!")) + MUST * spec.job.pack.endswith("!"),
                     "predicted_seconds": 0 if spec.ends_in else spec.job.predicted * 60,
+                    "reservation_id": reservation_ids.get(spec.job.reservation, 1000),
                 }
                 for number, spec in enumerate(running, 1)
             ],
@@ -497,6 +506,16 @@ def a_world(
                     "project_ids": tuple(project_ids[project] for project in spec.projects),
                     "user_ids": spec.users,
                     "job_ids": spec.jobs,
+                    "parts": tuple(
+                        (
+                            node_ids[node],
+                            round(cores * 1000),
+                            round(gib * GIB),
+                            tuple(device_ids[node, position] for position in positions),
+                        )
+                        for node, cores, gib, positions in spec.parts
+                    ),
+                    "magnetic": spec.magnetic,
                 }
                 for number, spec in enumerate(reservations, 1)
             ]
@@ -510,6 +529,8 @@ def a_world(
                     "project_ids": (),
                     "user_ids": (),
                     "job_ids": (job_ids[job.name],),
+                    "parts": (),
+                    "magnetic": True,
                 }
                 for job in pending
                 if job.gathering and job.gathers_until > 0

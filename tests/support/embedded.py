@@ -2,9 +2,10 @@
 
 Servers named by DATABASE_URL and REDIS_URL are used instead; the database's role then needs CREATEDB.
 
-Migrating an empty database takes longer than most of the suite, so a migrated data folder is kept in pytest's
-cache under a name made from the migrations, and each run starts from a copy of it. So may a portal under test
-whose first start is not what the test is about.
+An empty database gets its tables as it does at a first `make run`, which takes seconds, so a data folder with them is
+kept in pytest's cache under a name made from what makes them, and each run starts from a copy of it. So may a portal
+under test whose first start is not what the test is about. What all migrations make of an empty database takes a
+minute: `made_by_each_migration` keeps that too, for the test that compares both.
 
 Tests connect as a role that becomes the application's when it signs in: every product path a test takes runs with
 the rights that `config.database.rights` lists. A test that plays the owner says `with as_owner():`.
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -109,14 +110,15 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def fingerprint() -> str:
-    """Changes whenever a migrated database could come out differently, or is kept in another way."""
+def fingerprint(*also: Path) -> str:
+    """Changes whenever all migrations, or these files too, could make something else, or it is kept in another way."""
     files = [
         Path(__file__).resolve(),
         ROOT / "config/up/servers/roles.py",
         ROOT / "config/database/rights.py",
         ROOT / "infra/db/references.py",
         *sorted(ROOT.glob("*/migrations/*.py")),
+        *also,
     ]
     content = b"\0".join(
         [(ROOT / "requirements.txt").read_bytes()]
@@ -126,7 +128,15 @@ def fingerprint() -> str:
 
 
 def kept_data() -> Path:
-    return CACHE / f"{fingerprint()}.tar"
+    return CACHE / f"{fingerprint(*sorted((ROOT / 'config/database').glob('schema.*')))}.tar"
+
+
+def made_by_each_migration(version: int, make: Callable[[], str]) -> str:
+    """The tables that all migrations make in a PostgreSQL of this version, as text; `make` says it if none is kept."""
+    file = CACHE / f"{fingerprint()}-{version}.sql"
+    if not file.exists():
+        replace(file, ".sql", lambda temporary: temporary.write_text(make()))
+    return file.read_text()
 
 
 def give_migrated_data(state: Path) -> None:
@@ -141,7 +151,7 @@ def migrate(servers: EmbeddedServers) -> bool:
     """Migrate both databases; False leaves it, and the words for it, to the first test that needs it."""
     assert servers.postgres is not None
     done = subprocess.run(
-        [sys.executable, "manage.py", "migrate", "--each", "--skip-checks", "-v", "0"],
+        [sys.executable, "manage.py", "migrate", "--skip-checks", "-v", "0"],
         cwd=ROOT,
         env={
             **os.environ,
@@ -161,12 +171,20 @@ def migrate(servers: EmbeddedServers) -> bool:
 
 
 def keep(file: Path, servers: EmbeddedServers) -> None:
-    assert servers.postgres is not None
-    for old in CACHE.glob("*.tar"):
+    def pack(temporary: Path) -> None:
+        assert servers.postgres is not None
+        with tarfile.open(temporary, "w") as archive:
+            archive.add(servers.postgres.data, "data")
+
+    replace(file, ".tar", pack)
+
+
+def replace(file: Path, ending: str, write: Callable[[Path], object]) -> None:
+    """Have this file written, whole or not at all, in place of those with this ending that were kept before."""
+    for old in CACHE.glob(f"*{ending}"):
         old.unlink(missing_ok=True)
     temporary = file.with_suffix(f".{os.getpid()}.tmp")
-    with tarfile.open(temporary, "w") as archive:
-        archive.add(servers.postgres.data, "data")
+    write(temporary)
     temporary.replace(file)
 
 

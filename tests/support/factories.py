@@ -36,13 +36,17 @@ from scheduler.models import (
     Partition,
     PolicyFault,
     PriorityClass,
+    ProfileVersion,
     Queue,
     Reservation,
     RetentionRun,
     SchedulerProfile,
+    ShadowRun,
     Task,
     UnknownTask,
 )
+from scheduler.state.records.profile_versions import content_of
+from tests.support.copies import copied
 
 PASSWORD = "correct horse battery staple"
 
@@ -263,6 +267,33 @@ class SchedulerProfileFactory(DjangoModelFactory):
 
     name = factory.Sequence(lambda n: f"profile {n}")
     backfill = "none"
+
+
+class ProfileVersionFactory(DjangoModelFactory):
+    class Meta:
+        model = ProfileVersion
+
+    profile_id = factory.LazyAttribute(lambda _: SchedulerProfileFactory().pk)
+    profile_name = "day"
+    number = factory.Sequence(lambda n: n + 1)
+    content = factory.LazyFunction(lambda: content_of(SchedulerProfile()))
+    origin = "edit"
+    made_at = factory.LazyFunction(timezone.now)
+    made_by = "olga"
+
+
+class ShadowRunFactory(DjangoModelFactory):
+    class Meta:
+        model = ShadowRun
+
+    cluster = factory.SubFactory(ClusterFactory)
+    profile = factory.SubFactory(SchedulerProfileFactory)
+    profile_version = 1
+    content = factory.LazyFunction(lambda: content_of(SchedulerProfile(policy="sjf")))
+    until = factory.LazyFunction(lambda: timezone.now() + timedelta(hours=1))
+    made_at = factory.LazyFunction(timezone.now)
+    made_by = "olga"
+    reason = "shorter waits"
 
 
 class PriorityClassFactory(DjangoModelFactory):
@@ -520,6 +551,7 @@ class Cast:
         }
 
 
+@copied
 def the_cast() -> Cast:
     """A project with its owner (of jobs), a colleague, a lead and a viewer; a stranger; the three site roles.
 

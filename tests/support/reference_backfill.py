@@ -82,6 +82,7 @@ def _at(
             request = state.request(job)
             for placement in start.placements:
                 domain = placement.numa if request.one_domain else None
+                state._begin(state.nodes[placement.node_id], job)
                 state._move(state.nodes[placement.node_id], list(placement.device_ids), request, 1, domain)
     ends = {
         int(number): int(end) or NEVER
@@ -99,6 +100,7 @@ def _at(
                 )
             for device in held.device_ids[row]:
                 state.devices[device]["used_millis"] -= int(held.gpu_millis[row])
+    state.tasks = [task for task in state.tasks if task[4] > moment]
     object.__setattr__(state, "snapshot", _moved(snapshot, min(moment, NEVER // 2)))
     return state
 

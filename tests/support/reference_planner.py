@@ -37,6 +37,8 @@ class State:
         self.lines = Rows(snapshot.quotas).by_id
         self.pools = {pool["name"]: pool for pool in Rows(snapshot.pools).by_id.values()}
         self.reservations = list(Rows(snapshot.reservations).by_id.values())
+        #: (reservation id, node id, CPU, memory, end) of every task that runs or has started.
+        self.tasks: list[tuple[int, int, int, int, int]] = []
         self.arrays: dict[int, int] = {}
         #: What bound tasks have left of each NUMA domain, and what it is itself, by node and number.
         self.domains = {
@@ -58,6 +60,13 @@ class State:
             (running[int(held["job_id"])], self.nodes[int(held["node_id"])])
             for held in Rows(snapshot.allocations).by_id.values()
         ]
+        for held in Rows(snapshot.allocations).by_id.values():
+            job = running[int(held["job_id"])]
+            end = int(job["expected_end_ms"]) or 1 << 62
+            self.tasks.append(
+                (int(job["reservation_id"]), int(held["node_id"]), int(held["cpu_millis"]),
+                 int(held["memory_mib"]), max(end, snapshot.now_ms + 1))
+            )  # fmt: skip
         for job in running.values():
             if job["array_id"]:
                 self.arrays[int(job["array_id"])] = self.arrays.get(int(job["array_id"]), 0) + 1
@@ -93,11 +102,88 @@ class State:
         """Whether the job's own row, its queue and its limits let it be looked at."""
         queue, now = self.queues[int(job["queue_id"])], self.snapshot.now_ms
         bound = queue["max_wall_seconds"]
+        if job["reservation_id"] and not self.may_run_inside(job):
+            return False
         return bool(
             job["gate"] in {JobGate.OPEN, JobGate.BACKOFF}
             and job["eligible_ms"] <= now
             and not queue["paused"]
             and not (bound and job["time_limit_seconds"] > bound)
+        )
+
+    def end(self, job: dict[str, Any]) -> int:
+        queue = self.queues[int(job["queue_id"])]
+        limit = int(job["time_limit_seconds"]) or int(queue["max_wall_seconds"])
+        return self.snapshot.now_ms + limit * 1000 if limit else 1 << 62
+
+    def named(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """The reservation that the job names."""
+        return next((one for one in self.reservations if one["id"] == job["reservation_id"] > 0), None)
+
+    def may_run_inside(self, job: dict[str, Any]) -> bool:
+        """Whether the reservation that the job names is there, is for it, and holds it from now to its end."""
+        booked = self.named(job)
+        return bool(
+            booked is not None
+            and booked["starts_ms"] <= self.snapshot.now_ms
+            and self.end(job) <= booked["ends_ms"]
+            and (job["project_id"] in booked["project_ids"] or job["user_id"] in booked["user_ids"])
+        )
+
+    def bars(self, booked: dict[str, Any], job: dict[str, Any]) -> bool:
+        """Whether the job would run in the window of a reservation that is not its own."""
+        mine = booked["magnetic"] and (
+            job["project_id"] in booked["project_ids"] or job["user_id"] in booked["user_ids"]
+        )
+        overlaps = self.snapshot.now_ms < booked["ends_ms"] and self.end(job) > booked["starts_ms"]
+        return bool(
+            overlaps and not mine and not job["reservation_id"] and job["id"] not in booked["job_ids"]
+        )
+
+    def leaves_parts(self, node: dict[str, Any], job: dict[str, Any]) -> bool:
+        """Whether what is in use on a node leaves every reserved part of it free, at each moment that counts.
+
+        The tasks of the job itself are among `tasks` already. Inside, its reservation holds what they use.
+        """
+        inside = self.named(job)
+        for name, at in (("cpu_millis", 2), ("memory_mib", 3)):
+            column = {"cpu_millis": 1, "memory_mib": 2}[name]
+            if not getattr(self.request(job).per_task, name):
+                continue
+            if inside is not None:
+                whole = node["id"] in inside["node_ids"]
+                own = sum(part[column] for part in inside["parts"] if part[0] == node["id"])
+                used = sum(
+                    task[at] for task in self.tasks if task[:2] == (int(inside["id"]), int(node["id"]))
+                )
+                if not whole and used > own:
+                    return False
+                continue
+            barring = [one for one in self.reservations if one["parts"] and self.bars(one, job)]
+            for moment in {max(int(one["starts_ms"]), self.snapshot.now_ms) for one in barring}:
+                back = sum(task[at] for task in self.tasks if task[1] == node["id"] and task[4] <= moment)
+                kept = 0
+                for booked in barring:
+                    if booked["starts_ms"] <= moment < booked["ends_ms"]:
+                        own = sum(part[column] for part in booked["parts"] if part[0] == node["id"])
+                        used = sum(
+                            task[at]
+                            for task in self.tasks
+                            if task[:2] == (int(booked["id"]), int(node["id"])) and task[4] > moment
+                        )
+                        kept += max(own - used, 0)
+                if node[f"used_{name}"] - back + kept > node[name]:
+                    return False
+        return True
+
+    def is_device_open(self, number: int, job: dict[str, Any]) -> bool:
+        """Whether no reservation keeps the device from the job."""
+        inside = self.named(job)
+        node_id = self.devices[number]["node_id"]
+        if inside is not None and node_id not in inside["node_ids"]:
+            return any(number in part[3] for part in inside["parts"])
+        return not any(
+            number in part[3] for one in self.reservations if self.bars(one, job) for part in one["parts"]
         )
 
     def has_limits_left(self, job: dict[str, Any], tasks: int = 0) -> bool:
@@ -240,18 +326,17 @@ class State:
 
     def welcomes(self, node: dict[str, Any], job: dict[str, Any]) -> bool:
         """Whether the node takes tasks of this job at all."""
-        request, now = self.request(job), self.snapshot.now_ms
+        request = self.request(job)
         queue = self.queues[int(job["queue_id"])]
         limit = int(job["time_limit_seconds"]) or int(queue["max_wall_seconds"])
         for booked in self.reservations:
-            mine = (
-                job["project_id"] in booked["project_ids"]
-                or job["user_id"] in booked["user_ids"]
-                or job["id"] in booked["job_ids"]
-            )
-            overlaps = now < booked["ends_ms"] and (not limit or now + limit * 1000 > booked["starts_ms"])
-            if node["id"] in booked["node_ids"] and overlaps and not mine:
+            if node["id"] in booked["node_ids"] and self.bars(booked, job):
                 return False
+        inside = self.named(job)
+        if inside is not None and not self.may_run_inside(job):
+            return False
+        if inside is not None and node["id"] not in {*inside["node_ids"], *(p[0] for p in inside["parts"])}:
+            return False
         labels = dict(node["labels"])
         if any(
             0 < node[f"size_{name}"] < getattr(request.per_task, name)
@@ -335,6 +420,7 @@ class State:
         request: Any,
         closed: set[str] | frozenset[str] = frozenset(),
         domain: int | None = None,
+        job: dict[str, Any] | None = None,
     ) -> list[int] | None:
         """Some devices for one task on this node, none of a closed model; None when there are not enough.
 
@@ -347,6 +433,7 @@ class State:
             for number, device in self.devices.items()
             if device["node_id"] == node["id"]
             and device["healthy"]
+            and (job is None or self.is_device_open(number, job))
             and domain in (None, device["numa"])
             and device["model"] not in closed
             and suits(request.gpu_model, device["model"])
@@ -368,15 +455,19 @@ class State:
             found = [
                 (devices, domain)
                 for domain in (self.domains_for(node, request) if request.one_domain else [None])
-                if (devices := self.devices_for(node, request, closed, domain)) is not None
+                if (devices := self.devices_for(node, request, closed, domain, job)) is not None
             ]
             if not found or not self._has_room(node, request):
                 break
             self._move(node, *found[0][:1], request, 1, found[0][1])
             taken.append(found[0])
+            self._begin(node, job)
+            if not self.leaves_parts(node, job):
+                break
             count += 1
         for devices, domain in taken:
             self._move(node, devices, request, -1, domain)
+            self.tasks.pop()
         return count
 
     def can_place(self, job: dict[str, Any], tasks: int = 0) -> bool:
@@ -469,7 +560,10 @@ class State:
                 assert device["used_millis"] + share <= 1000, "a device is overcommitted"
                 assert not (request.gpu_slice and device["used_millis"]), "a slice is given twice"
                 assert suits(request.gpu_model, device["model"])
+                assert self.is_device_open(number, job), "a reserved device is given away"
             self._move(node, list(placement.device_ids), request, 1, domain)
+            self._begin(node, job)
+            assert self.leaves_parts(node, job), "a reserved part is given away"
         assert not job["nodes"] or len(counts) == job["nodes"]
         if job["pack"] >= MUST and len(counts) > 1:
             level = PACKS[int(job["pack"]) % MUST]
@@ -488,6 +582,13 @@ class State:
             assert not term.per_domain or max(map(places.count, places)) <= term.per_domain
         self.placed += [(job, self.nodes[placement.node_id]) for placement in start.placements]
         self._count(job, request, tasks, held)
+
+    def _begin(self, node: dict[str, Any], job: dict[str, Any]) -> None:
+        per_task = self.request(job).per_task
+        self.tasks.append(
+            (int(job["reservation_id"]), int(node["id"]), per_task.cpu_millis, per_task.memory_mib,
+             self.end(job))
+        )  # fmt: skip
 
     def _count(self, job: dict[str, Any], request: Any, tasks: int, held: dict[str, int]) -> None:
         self.queues[int(job["queue_id"])]["running_jobs"] += 1

@@ -259,10 +259,12 @@ def a_random_world(
     quotas: tuple[QuotaSpec, ...] | None = None,
     *,
     cut: bool = False,
+    parts: bool = False,
 ) -> World:
     """So many nodes and waiting jobs; a few running ones, quotas on a path, a reservation, a licence.
 
-    `cut`: some GPUs are cut into slices, and some jobs ask for one.
+    `cut`: some GPUs are cut into slices, and some jobs ask for one. `parts`: parts of nodes are reserved, and some
+    jobs name a reservation.
     """
     dice = random.Random(seed)
     nodes = [
@@ -278,10 +280,21 @@ def a_random_world(
         )
         for _ in range(dice.choice([0, 1, 1, 2]) if nodes else 0)
     ]
+    inside: tuple[str, ...] = ("",)
+    if parts:
+        reservations = [*reservations[:1], *_parts_of(random.Random(f"{seed} parts"), nodes)]
+        inside = ("", "", "gone", *(one.name for one in reservations), *(one.name for one in reservations))
+    own = random.Random(f"{seed} inside")
     return a_world(
         nodes=nodes,
-        running=random_running(dice, nodes, dice.randint(0, 4)),
-        pending=[_a_twin(seed, number, cut=cut) for number in range(job_count)],
+        running=[
+            replace(one, job=replace(one.job, reservation=own.choice(inside)))
+            for one in random_running(dice, nodes, dice.randint(0, 4))
+        ],
+        pending=[
+            replace(_a_twin(seed, number, cut=cut), reservation=own.choice(inside))
+            for number in range(job_count)
+        ],
         queues=(
             QueueSpec("main", max_minutes=dice.choice([0, 0, 60])),
             QueueSpec(
@@ -296,6 +309,34 @@ def a_random_world(
         reservations=reservations,
         licences={"matlab": (2, dice.randint(0, 1))},
     )
+
+
+def _parts_of(dice: random.Random, nodes: list[NodeSpec]) -> list[ReservationSpec]:
+    """Reservations of parts of some nodes, of which no two hold the same."""
+    found = []
+    for number in range(dice.choice([1, 2, 3]) if nodes else 0):
+        share = slice(number, None, 3)  # every third device, and a third of the amounts
+        some = dice.sample(nodes, dice.randint(1, len(nodes)))
+        found.append(
+            ReservationSpec(
+                f"part{number}",
+                (),
+                starts_in=dice.choice([-5, -5, 20, 45]),
+                minutes=dice.choice([30, 60, 120]),
+                projects=dice.choice([("vision",), ("speech",)]),
+                parts=tuple(
+                    (
+                        node.name,
+                        node.cpus / 3 if dice.random() < 0.8 else 0,
+                        node.memory_gib / 3,
+                        tuple(range(node.gpus))[share],
+                    )
+                    for node in some
+                ),
+                magnetic=False,
+            )
+        )
+    return found
 
 
 def _a_twin(seed: int, number: int, *, cut: bool) -> JobSpec:
@@ -326,6 +367,17 @@ def worlds_of_lines() -> st.SearchStrategy[World]:
         seed=st.integers(0, 2**32 - 1),
         node_count=st.sampled_from([4, 3, 2, 1]),
         job_count=st.sampled_from([10, 6, 3, 1]),
+    )
+
+
+def worlds_of_parts() -> st.SearchStrategy[World]:
+    """Worlds with reservations of parts of nodes, and jobs that name one."""
+    return st.builds(
+        a_random_world,
+        seed=st.integers(0, 2**32 - 1),
+        node_count=st.sampled_from([3, 2, 1]),
+        job_count=st.sampled_from([10, 6, 3, 1]),
+        parts=st.just(True),
     )
 
 

@@ -17,6 +17,7 @@ class Command(BaseCommand):
         "Verifies every audit chain and compares it with the last checkpoint outside the database. Exits 0 when all "
         "rows are as written, else 1 and names the first bad one. The audit page and /audit/check show the result."
     )
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

@@ -16,6 +16,7 @@ class Command(BaseCommand):
         "Exits 0 when all are, else 1 and names those whose key is missing. The old key can be removed after that, as "
         "far as no object of the storage needs it. May be run again, and while the portal works."
     )
+    requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         found = reencrypt_all()

@@ -18,6 +18,7 @@ class Command(BaseCommand):
     help = (
         "Makes an API token; the last line is the token alone, so that a script can take it with `tail -n 1`."
     )
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("user", metavar="USER", help="the person's user name")

@@ -7,8 +7,10 @@ No module here needs Django: the supervisor checks the same declarations before 
 from __future__ import annotations
 
 import os
+import sys
 from difflib import get_close_matches
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Final
 
 from config.settings.declared import (
@@ -26,7 +28,7 @@ from config.settings.declared import (
     storage,
 )
 from config.settings.declared.setting import Setting
-from config.settings.declared.values import WrongValue, allowed, value_of
+from config.settings.declared.values import WrongValue, allowed, names_in, value_of
 from config.settings.settings_file import SettingsFile, settings_file, take
 
 __all__ = [
@@ -57,6 +59,11 @@ REFUSED: Final[dict[str, str]] = {
     "MUSTER_AUDIT_SYSLOG",
 }
 
+#: Settings that act only with packages that not every installation has: the package, and the lock file with it.
+EXTRAS: Final[dict[str, tuple[str, str]]] = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("opentelemetry.exporter.otlp.proto.http", "requirements-tracing.txt"),
+}
+
 #: How alike, from 0 to 1, a variable is to a setting that it is taken for.
 _ALIKE: Final = 0.85
 
@@ -79,7 +86,7 @@ def read(name: str, default: Any = None) -> Any:
     if text is None:
         return setting.default if setting.default is not None else default
     try:
-        return value_of(setting, text)
+        return _value_of(setting, text)
     except WrongValue:
         raise WrongValue(_sentence(setting, text)) from None
 
@@ -106,11 +113,28 @@ def problems() -> list[str]:
         text = _text(setting)
         if text is not None:
             try:
-                value_of(setting, text)
+                _value_of(setting, text)
             except WrongValue:
                 found.append(_sentence(setting, text))
     found += [f"{name} is set: {instead}." for name, instead in REFUSED.items() if os.environ.get(name)]
-    return found
+    return found + _missing_packages()
+
+
+def _missing_packages() -> list[str]:
+    """A sentence for each setting that needs an extra that is not installed."""
+    return [
+        f"{name} is set, and the package {package} is not installed. Install it: "
+        f"{sys.executable} -m pip install --require-hashes -r {extra}."
+        for name, (package, extra) in EXTRAS.items()
+        if os.environ.get(name) and not _is_installed(package)
+    ]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def mistyped() -> dict[str, str]:
@@ -127,6 +151,13 @@ def _text(setting: Setting) -> str | None:
     if text is None or (not text.strip() and setting.kind not in ("str", "list")):
         return None
     return None if not text and setting.choices else text
+
+
+def _value_of(setting: Setting, text: str) -> Any:
+    """The value; also one of the names that another setting gives. Raises WrongValue."""
+    if setting.or_named_in and text in names_in(_text(SETTINGS[setting.or_named_in]) or ""):
+        return text
+    return value_of(setting, text)
 
 
 def _sentence(setting: Setting, text: str) -> str:

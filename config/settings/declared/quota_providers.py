@@ -13,6 +13,23 @@ SETTINGS: Final = (
         "local",
         "Provider of new quotas.",
         choices=("local", "k8s", "slurm"),
+        or_named_in="QUOTA_PROVIDERS",
+    ),
+    Setting(
+        "QUOTA_PROVIDERS",
+        "list",
+        [],
+        "Providers of this site that decide about starts, such as `site=site_quota:SiteQuota`.",
+        form="provider",
+    ),
+    Setting(
+        "QUOTA_PROVIDER_CHECK_SECONDS",
+        "float",
+        2.0,
+        "Longest that planning, a submission or a preview waits for providers of `QUOTA_PROVIDERS`.",
+        "s",
+        least=0.05,
+        most=10,
     ),
     Setting("QUOTA_PROVIDER_TIMEOUT_SECONDS", "float", 10.0, "Timeout of one call.", "s", least=0.1),
     Setting(

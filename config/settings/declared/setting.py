@@ -33,11 +33,13 @@ class Setting:
     secret: bool = False
     #: The only values of a text, items of a list or keys of a map; empty: any.
     choices: tuple[str, ...] = ()
+    #: Beside the choices: a list of `name=...`, whose names are values too.
+    or_named_in: str = ""
     #: The bounds of a number, or of each number of a map.
     least: float = 0
     most: float | None = None
     #: What a text is: "", "url" (http or https), "address" (of a database or broker), "folder" or "code" (letters);
-    #: what each item of a list is: "", "url", "network" or "port".
+    #: what each item of a list is: "", "url", "network", "port" or "provider" (`name=module:Class`).
     form: str = ""
     #: Set by `manage.py up` for its processes, and by no operator.
     internal: bool = False

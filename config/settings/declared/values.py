@@ -46,6 +46,8 @@ def allowed(setting: Setting) -> str:
         return f"a list separated by commas, of {items}" if items else "a list separated by commas"
     if setting.kind == "dict":
         return f"name=number, separated by commas; the names are {choices}" if choices else "name=number, ..."
+    if setting.or_named_in:
+        choices += f", or a name of {setting.or_named_in}"
     return f"one of {choices}" if choices else _FORM_WORDS[setting.form]
 
 
@@ -63,6 +65,7 @@ _ITEM_WORDS: Final[Mapping[str, str]] = {
     "url": "addresses that begin with http:// or https://",
     "network": "addresses and networks such as 10.0.0.0/8",
     "port": "whole numbers from 1 to 65535",
+    "provider": "name=module:Class, each name once, of at most 16 small letters, digits and -, not local, k8s or slurm",
 }
 
 
@@ -76,6 +79,15 @@ def _is_network(text: str) -> bool:
 
 def _is_port(text: str) -> bool:
     return re.fullmatch(r"[0-9]{1,5}", text) is not None and 1 <= int(text) <= 65535
+
+
+def _is_provider(text: str) -> bool:
+    name, _, path = text.partition("=")
+    if name.strip() in ("local", "k8s", "slurm"):
+        return False
+    return bool(re.fullmatch(r"[a-z][a-z0-9-]{0,15}", name.strip())) and bool(
+        re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", path.strip())
+    )
 
 
 def _is_url(text: str) -> bool:
@@ -92,6 +104,7 @@ _FORMS: Final[Mapping[str, Callable[[str], bool]]] = {
     "folder": lambda text: text.startswith(("/", "~")),
     "network": _is_network,
     "port": _is_port,
+    "provider": _is_provider,
     "code": lambda text: re.fullmatch(r"[A-Z]{3}", text) is not None,
 }
 
@@ -124,7 +137,14 @@ def _items(setting: Setting, text: str) -> list[str]:
         raise WrongValue(allowed(setting))
     if setting.form and not all(map(_FORMS[setting.form], items)):
         raise WrongValue(allowed(setting))
+    if setting.form == "provider" and len(names_in(text)) < len(items):
+        raise WrongValue(allowed(setting))
     return items
+
+
+def names_in(text: str) -> set[str]:
+    """The names of a list of `name=...`."""
+    return {item.partition("=")[0].strip() for item in text.split(",") if item.strip()}
 
 
 def _numbers_by_name(setting: Setting, text: str) -> dict[str, float]:

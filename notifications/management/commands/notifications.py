@@ -17,6 +17,7 @@ from notifications.services.preferences import mark_all_read
 
 class Command(BaseCommand):
     help = "Prints the notifications of a person, newest first; * stands before what is unread."
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("user", metavar="USER", help="the person's user name")

@@ -25,6 +25,7 @@ SUBJECT: Final = (
 
 class Command(BaseCommand):
     help = "Shows, sets and takes away limits of organizations, projects, people in projects, and people."
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)

@@ -17,6 +17,7 @@ HEADINGS = ("weight", "share", "of use", "of site", "GPU-hours", "factor", "plac
 
 class Command(BaseCommand):
     help = "Shows the fair-share standing of projects and people in sentences; --tree shows the whole tree in figures."
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

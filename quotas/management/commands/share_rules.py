@@ -27,6 +27,7 @@ class Command(BaseCommand):
         "Shows the rules of fair share and where they come from. With values: previews them with --preview, else"
         " puts them in force, which needs --by and --reason. Rules set so go before the settings MUSTER_FAIRSHARE_*."
     )
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--mode", choices=MODES, help="how past use counts less")

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from quotas.core.units.slurm import JOBS, BadTres, format_tres, parse_tres
-from quotas.providers.external import Refused, Unreachable, timeout_seconds
+from quotas.providers.base import Refused, Unreachable
+from quotas.providers.external import timeout_seconds
 from quotas.providers.slurm.transport import Record
 
 #: In what a command complains of, these say that somebody is away; everything else is a refusal.
@@ -64,7 +65,7 @@ class CommandTransport:
         return used
 
     def _fair_share(self, name: str) -> dict[str, Any]:
-        """What Slurm's own fair share says: advice for people, since Muster orders jobs by its own shares alone."""
+        """What Slurm's own fair share says: profiles with `"shares": "slurm"` order jobs by it."""
         columns = "Account,User,NormShares,RawUsage,EffectvUsage,FairShare"
         facts: dict[str, Any] = {}
         try:

@@ -12,7 +12,8 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from quotas.core.units.slurm import GPU, JOBS, BadTres, parse_tres
-from quotas.providers.external import Refused, Unreachable, once_a_round, timeout_seconds
+from quotas.providers.base import Refused, Unreachable
+from quotas.providers.external import once_a_round, timeout_seconds
 from quotas.providers.slurm.transport import Record
 
 #: Slurm's error numbers that say that somebody behind slurmrestd is away; others are refusals.

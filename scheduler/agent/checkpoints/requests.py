@@ -47,7 +47,8 @@ class Asked:
         self._stop_order: tuple[Stop, float] | None = None
         self._stopped = False
         self._last_at: float | None = None
-        self._limit_asked = False
+        #: The time limit before which it was asked; 0 = before none.
+        self._limit_asked = 0
         self._number = 0
 
     # ------------------------------------------------------------ reasons to ask
@@ -87,9 +88,9 @@ class Asked:
         if record["stop_reason"] or is_suspended(record):
             return
         now = time.monotonic()
-        left = _seconds_to_limit(record)
-        if left is not None and left <= terms["grace_seconds"] and not self._limit_asked:
-            self._limit_asked = True
+        limit, left = _limit_of(record), _seconds_to_limit(record)
+        if left is not None and left <= terms["grace_seconds"] and self._limit_asked != limit:
+            self._limit_asked = limit
             self.request = Request(TIME_LIMIT, now + max(0.0, left))
         elif terms["every_seconds"]:
             if self._last_at is None:
@@ -148,10 +149,16 @@ def _age_seconds(record: TaskRecord) -> float:
     return (processes.boot_ms() - record["started_boot_ms"]) / 1000
 
 
+def _limit_of(record: TaskRecord) -> int:
+    """The task's time limit in seconds as it is now; 0 = none."""
+    limit: int = record.get("changed_limit", record["meta"].get("limit_seconds") or 0)
+    return limit
+
+
 def _seconds_to_limit(record: TaskRecord) -> float | None:
     """How long the task may still run; None without a time limit."""
-    limit = record["meta"].get("limit_seconds")
-    if limit is None:
+    limit = _limit_of(record)
+    if not limit:
         return None
     seconds: float = limit + record.get("suspended_ms", 0) / 1000 - _age_seconds(record)
     return seconds

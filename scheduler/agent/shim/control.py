@@ -66,6 +66,33 @@ def resume(store: TaskStore, task: ShimTask) -> None:
     task.signal(signal.SIGCONT, tree=True)
 
 
+def change_limit(store: TaskStore, task: ShimTask, seconds: int) -> None:
+    """Count its time limit anew, from its start; 0 = no limit. One that has passed stops it with the next deadline.
+
+    The limit is written to the journal first: the next shim reads it.
+    """
+    store.mark_changed(task)
+    if not task.live or task.record.get("changed_limit") == seconds:
+        return
+    task.record["changed_limit"] = seconds
+    task.limit_seconds = seconds or None
+    store.write(task)
+
+
+def signal_before_limit(store: TaskStore, task: ShimTask) -> None:
+    """Send the signal that the job asked for before its time limit to the processes that handle it.
+
+    Until some do it is not sent: a script that has just begun may set its handlers later.
+    """
+    asked = task.record["meta"]["limit_signal"]
+    pid, ticks = task.record["pid"], task.record["start_ticks"]
+    if not processes.is_running(pid, ticks):
+        return
+    if processes.signal_handlers(pid, asked["signal"], tree=asked["to"] == "all"):
+        task.record["signalled_limit"] = task.limit_seconds or 0
+        store.write(task)
+
+
 def apply_pending(task: ShimTask) -> None:
     """Send a task that has just started running what was asked for before it ran."""
     if task.record["stop_reason"]:

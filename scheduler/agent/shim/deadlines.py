@@ -13,6 +13,8 @@ from scheduler.agent.shim.task_store import TaskStore
 
 #: From one SIGKILL to the next, for a task that outlived it.
 KILL_AGAIN_SECONDS: Final = 1.0
+#: From one attempt to send the signal before a time limit to the next, while no process of the task handles it.
+SIGNAL_AGAIN_SECONDS: Final = 0.5
 
 
 class Deadlines:
@@ -30,6 +32,8 @@ class Deadlines:
         """Stop and kill the tasks whose time has come; `now` is on the monotonic clock."""
         boot_ms = processes.boot_ms()
         for task in list(self._store.live.values()):
+            if (signal_at_ms := task.signal_at_boot_ms) is not None and boot_ms >= signal_at_ms:
+                control.signal_before_limit(self._store, task)
             limit_at_ms = task.limit_at_boot_ms
             if limit_at_ms is not None and task.awaits_time_limit and boot_ms >= limit_at_ms:
                 control.stop(self._store, task, "time_limit", task.grace_seconds)
@@ -49,6 +53,9 @@ class Deadlines:
         for task in self._store.live.values():
             if task.kill_at is not None:
                 yield task.kill_at
+            if (signal_at_ms := task.signal_at_boot_ms) is not None:
+                left_ms = signal_at_ms - boot_ms
+                yield now + (left_ms / 1000 if left_ms > 0 else SIGNAL_AGAIN_SECONDS)
             limit_at_ms = task.limit_at_boot_ms
             if limit_at_ms is not None and task.awaits_time_limit:
                 yield now + (limit_at_ms - boot_ms) / 1000

@@ -182,15 +182,9 @@ class Shim:
         match command.get("op"):
             case "start":
                 self.start(command["tasks"])
-            case "stop":
+            case "stop" | "unhealthy" | "pause" | "limit":
                 if task := self.store.tasks.get(command["key"]):
-                    control.stop(self.store, task, command["reason"], command["grace_seconds"])
-            case "unhealthy":
-                if task := self.store.tasks.get(command["key"]):
-                    control.stop_unhealthy(self.store, task, command["text"])
-            case "pause":
-                if task := self.store.tasks.get(command["key"]):
-                    self._set_suspended(task, command["still"])
+                    self._change(task, command)
             case "forget":
                 self.forget(command["keys"])
             case "discard":
@@ -203,6 +197,17 @@ class Shim:
                 self.owner = Owner(command["pid"], command["start_ticks"])
             case "shutdown":
                 self._shut_down()
+
+    def _change(self, task: ShimTask, command: dict[str, Any]) -> None:
+        match command["op"]:
+            case "stop":
+                control.stop(self.store, task, command["reason"], command["grace_seconds"])
+            case "unhealthy":
+                control.stop_unhealthy(self.store, task, command["text"])
+            case "pause":
+                self._set_suspended(task, command["still"])
+            case "limit":
+                control.change_limit(self.store, task, command["seconds"])
 
     def _isolate(self, means: Means) -> None:
         if means != self.cells.means:

@@ -113,6 +113,17 @@ class ShimTask:
         """Whether it runs with a time limit that has not yet had it stopped."""
         return self.runs and self.limit_at_boot_ms is not None and not self.record["stop_reason"]
 
+    @property
+    def signal_at_boot_ms(self) -> int | None:
+        """When it gets the signal before its time limit, on the boot clock; None where none is to come."""
+        asked, limit_at_ms = self.record["meta"].get("limit_signal"), self.limit_at_boot_ms
+        if asked is None or limit_at_ms is None or not self.awaits_time_limit:
+            return None
+        if self.record.get("signalled_limit") == self.limit_seconds:
+            return None
+        before_ms: int = asked["before_seconds"] * 1000
+        return max(self.record["started_boot_ms"], limit_at_ms - before_ms)
+
     def signal(self, number: int, *, tree: bool = False) -> None:
         """Signal the process group of the task, and with `tree` also its descendants in other groups.
 

@@ -83,6 +83,8 @@ def task_order(
         order["checkpoints"] = True
         order["meta"]["checkpoint"] = dict(assignment["checkpoint"])
         order["meta"]["limit_seconds"] = assignment["limit_seconds"]
+    if "limit_signal" in assignment:
+        order["meta"]["limit_signal"] = dict(assignment["limit_signal"])
     if (files := output_files(assignment, node_name=node_name)) is not None:
         order["output"] = files
     _bound(order, assignment, requests_are_limits=requests_are_limits)

@@ -463,6 +463,7 @@ def _sync_answer(answer: AgentAnswer) -> dict[str, Any]:
         "pauses": orders.pauses,
         **({"checkpoints": orders.checkpoints} if orders.checkpoints else {}),
         **({"worlds": orders.worlds} if orders.worlds else {}),
+        **({"limits": orders.limits} if orders.limits else {}),
         **({"describe": orders.describe} if orders.describe else {}),
         "hold_seconds": settings.MUSTER_SYNC_HOLD_SECONDS,
         "fence_seconds": heartbeats.fence_seconds(),

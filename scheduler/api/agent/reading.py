@@ -152,7 +152,8 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
         for number, report in enumerate(read.objects(body.get("reports", []), "reports", MAX_REPORTS))
     ]
     known = dict(read.pairs(body.get("known", []), "known"))
-    worlds = _read_worlds(read, body)
+    worlds = _read_triples(read, body, "worlds", "size")
+    limits = _read_triples(read, body, "limits", "seconds")
     texts = {name: body.get(name, "") for name in ("boot_id", "agent_version")}
     for name, text in texts.items():
         if not isinstance(text, str) or "\0" in text:
@@ -175,15 +176,16 @@ def read_sync(key: str, body: Mapping[str, Any]) -> AgentMessage:
         described=described,
         protocol=protocol,
         worlds=worlds,
+        limits=limits,
         **texts,
     )
 
 
-def _read_worlds(read: Reader, body: Mapping[str, Any]) -> dict[int, int] | None:
-    """Task -> the size of its job that its file says; None from an agent that writes no such files."""
-    if "worlds" not in body:
+def _read_triples(read: Reader, body: Mapping[str, Any], name: str, third: str) -> dict[int, int] | None:
+    """Task -> what the agent has heard of it; None from an agent that knows no such orders."""
+    if name not in body:
         return None
-    given = body["worlds"]
+    given = body[name]
     fits = isinstance(given, list) and len(given) <= MAX_KNOWN
     if not fits or any(
         not isinstance(one, list)
@@ -191,9 +193,9 @@ def _read_worlds(read: Reader, body: Mapping[str, Any]) -> dict[int, int] | None
         or any(not isinstance(n, int) or isinstance(n, bool) or not 0 <= n <= _BIG_MAX for n in one)
         for one in given
     ):
-        read.problems.append(FieldProblem("worlds", "has to be a list of [task, epoch, size]"))
+        read.problems.append(FieldProblem(name, f"has to be a list of [task, epoch, {third}]"))
         return {}
-    return {task: size for task, _, size in given}
+    return {task: said for task, _, said in given}
 
 
 def _read_described(read: Reader, data: Mapping[str, Any], under: str) -> DescribedTask:

@@ -105,7 +105,7 @@ class ActOnJobs(ApiView):
         reason = text_of(body_of(request).get("reason", ""))
         result = act_on_matching(
             verb, found, by=by, words=urlencode(given), reason=reason, priority=priority, most=most, after=after,
-            dry_run=dry_run,
+            dry_run=dry_run, names_states="state" in given,
         )  # fmt: skip
         outcome = result.outcome
         refusals = list(outcome.refused.items())[:MOST_REFUSED]

@@ -11,9 +11,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from scheduler.api.base import body_of, person
+from scheduler.api.base import person, reason_of
 from scheduler.api.job_reads import bad_query, query_integer
-from scheduler.api.jobs import JobView, ReasonBodySerializer
+from scheduler.api.jobs import JobView
 from scheduler.api.results.binary import ARCHIVE_ANSWERS, FILE_ANSWERS, KIND, RANGE, kind_of
 from scheduler.api.serializers import moment
 from scheduler.models import Artifact, ArtifactUpload, UploadState
@@ -134,13 +134,12 @@ class JobArtifacts(ArtifactsView):
 
     @extend_schema(
         operation_id="jobs_artifacts_remove",
-        request=ReasonBodySerializer,
+        parameters=[OpenApiParameter("reason", str, description="Reason, recorded in the audit trail.")],
         responses={200: ArtifactsRemovedSerializer},
     )
     def delete(self, request: Request, ref: str) -> Response:
         """Remove all stored artefacts of a job before their expiry."""
-        reason = str(body_of(request, optional=True).get("reason", ""))[:200]
-        removed = remove_artifacts(job=self.find(request, ref), by=person(request), reason=reason)
+        removed = remove_artifacts(job=self.find(request, ref), by=person(request), reason=reason_of(request))
         return Response({"files": removed})
 
 

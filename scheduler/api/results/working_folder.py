@@ -11,9 +11,9 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from scheduler.api.base import body_of, person
+from scheduler.api.base import person, reason_of
 from scheduler.api.job_reads import query_integer
-from scheduler.api.jobs import JobView, ReasonBodySerializer
+from scheduler.api.jobs import JobView
 from scheduler.api.results.binary import ARCHIVE_ANSWERS, FILE_ANSWERS, KIND, RANGE, kind_of
 from scheduler.api.serializers import moment
 from scheduler.models import Job, KeptResult, LeaveReason
@@ -150,12 +150,13 @@ class JobResults(ResultsView):
         )
 
     @extend_schema(
-        operation_id="jobs_results_remove", request=ReasonBodySerializer, responses={200: RemovedSerializer}
+        operation_id="jobs_results_remove",
+        parameters=[OpenApiParameter("reason", str, description="Reason, recorded in the audit trail.")],
+        responses={200: RemovedSerializer},
     )
     def delete(self, request: Request, ref: str) -> Response:
         """Remove all kept results of a job before their expiry."""
-        reason = str(body_of(request, optional=True).get("reason", ""))[:200]
-        removed = remove_results(job=self.find(request, ref), by=person(request), reason=reason)
+        removed = remove_results(job=self.find(request, ref), by=person(request), reason=reason_of(request))
         return Response({"folders": removed})
 
 

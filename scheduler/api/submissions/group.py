@@ -78,6 +78,8 @@ class Call:
     client: Client
     request_id: str
     body: bytes
+    #: The recorded trace that it belongs to; "" where there is none.
+    traceparent: str = ""
     #: What the body says, once it was read; None before, and where it cannot be read.
     payload: Any = None
     #: Whose requests the throttle counts this one among; "" before it did.
@@ -154,7 +156,9 @@ class SubmitGroup:
                 spec = parse_job(payload, by=token.user, catalogue=catalogue)
             except (MusterError, APIException):
                 return None
-            return Submission(specs=[spec], by=token.user, via="api") if spec.size <= MOST_JOBS else None
+            if spec.size > MOST_JOBS:
+                return None
+            return Submission(specs=[spec], by=token.user, via="api", traceparent=call.traceparent)
 
 
 def _may_submit(token: ApiToken | TokenRefused) -> TypeGuard[ApiToken]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scheduler.agent.protocol import Assignment, Stop
-from scheduler.backends.base import Capabilities, Observation
+from scheduler.backends.base import Capabilities, Machine, Observation, Output
 
 
 class AgentsBackend:
@@ -19,6 +19,7 @@ class AgentsBackend:
         suspends=True,
         keeps_secrets=True,
         takes_uploads=True,
+        changes_limits=True,
     )
 
     def submit(self, node: str, assignments: Sequence[Assignment]) -> None:
@@ -36,3 +37,17 @@ class AgentsBackend:
     def observe(self, node: str) -> Observation:
         """Nothing to observe: agents report changes themselves."""
         return Observation()
+
+    def machines(self) -> Sequence[Machine]:
+        """None that Muster has to look for: agents register themselves."""
+        return ()
+
+    def output(self, node: str) -> Sequence[Output]:
+        """Nothing to read: agents send it."""
+        return ()
+
+    def keep_output(self, node: str, ends: Mapping[tuple[int, str], int]) -> None:
+        """Nothing to do: the answer to an agent says what is stored."""
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -48,7 +48,7 @@ class ClusterBackfill:
         self._availability: Availability | None = None
         self._uses: list[FutureUse] = []  # what starts before the availability is first asked for
         self._capacity = ReservedCapacity()
-        self._levels = SpareLevels(context, self._capacity)
+        self._levels = SpareLevels(context, self._capacity, self._planned)
         #: Jobs that a limit keeps waiting, and their turns there.
         self.turns = LimitTurns(context, ends_ms)
         self._limits: ReservedLimits | None = None  # None while no start is reserved
@@ -130,6 +130,7 @@ class ClusterBackfill:
             if other == place or at_ms <= then < until_ms
         ]
         self.reserved[row] = _uses(tasks, job_class, at_ms, until_ms)
+        context.count_start(job_class, [(node, until_ms) for node, *_ in tasks], reserved=True)
         for use in self.reserved[row]:
             availability.reserved.append(use)
             self._capacity.take(use, beside)
@@ -324,6 +325,7 @@ class ClusterBackfill:
             if has_all:
                 self._levels.set_up_to_date(level)
             self._limits.take(job_class, charges, len(tasks))
+        self._context.count_start(job_class, [(use.row, use.until_ms) for use in uses])
         workspace.limits.take(
             queue_row=job_class.queue_row,
             array_id=cluster.snapshot.pending.array_id.item(row),

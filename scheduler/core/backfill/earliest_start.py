@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -12,14 +13,14 @@ import numpy as np
 from quotas.core.resources import GPU_MILLIS
 from scheduler.core.backfill.availability import Availability
 from scheduler.core.backfill.backfill import FOREVER_MS
-from scheduler.core.backfill.future_use import Free, after_ms
+from scheduler.core.backfill.future_use import Free, after_ms, least_of
 from scheduler.core.backfill.spare_levels import SpareWorkspace
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
 from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass
-from scheduler.core.placement.filters import FilterQuery, ResourceFilter, StaticFilter
+from scheduler.core.placement.filters import FilterQuery, ResourceFilter, StaticFilter, not_reserved
 from scheduler.core.placement.gang_layout import fit_on
 
 
@@ -44,6 +45,7 @@ class EarliestStart:
         self._context, self._availability = context, availability
         self._job_class, self._length_ms = job_class, length_ms
         self._barring = barring_of(context.cluster, row, length_ms)
+        self._last_ms = _last_start_ms(context.cluster, job_class.query, length_ms)
         self._allowed = _allowed(context, job_class.query, among)
 
     def find(self) -> int | None:
@@ -76,7 +78,7 @@ class EarliestStart:
         if more:
             moments = np.sort(np.concatenate([moments, np.array(more, dtype=np.int64)]))
         moments = moments[np.diff(moments, prepend=0) != 0]
-        later: Ints = moments[moments > self._context.cluster.snapshot.now_ms]
+        later: Ints = moments[(moments > self._context.cluster.snapshot.now_ms) & (moments <= self._last_ms)]
         return later
 
     def _stretches(self, moments: Ints) -> Iterator[tuple[int, int]]:
@@ -91,10 +93,12 @@ class EarliestStart:
 
     def _fits_at(self, at_ms: int) -> bool:
         cluster, job_class = self._context.cluster, self._job_class
-        free = self._availability.free_through(at_ms, after_ms(at_ms, self._length_ms))
+        barring = _barring_at(self._barring, at_ms)
+        query = replace(job_class.query, reservation_rows=barring)
+        free = free_through(self._context, self._availability, query, at_ms, after_ms(at_ms, self._length_ms))
         allowed = self._allowed
-        for reservation in _barring_at(self._barring, at_ms):
-            allowed = allowed & ~cluster.nodes.reserved((reservation,))
+        if (kept := not_reserved(query, cluster)) is not None:
+            allowed = allowed & kept
         slots = slots_in(job_class.query, self._context, free, allowed)
         return fit_on(slots, job_class.shape, cluster)
 
@@ -113,8 +117,32 @@ def candidates_at(
     """
     barring = _barring_at(barring_of(context.cluster, row, length_ms), at_ms)
     query = replace(job_class.query, reservation_rows=barring)
-    free = availability.free_through(at_ms, after_ms(at_ms, length_ms))
+    free = free_through(context, availability, query, at_ms, after_ms(at_ms, length_ms))
     return Candidates(query, SpareWorkspace(context.cluster, free), context.rules_of(query))
+
+
+def free_through(
+    context: CycleContext, availability: Availability, query: FilterQuery, from_ms: int, until_ms: int
+) -> Free:
+    """What is free for the jobs of a query all the time from one moment to another."""
+    view = context.parts.view_of(query)
+    if view is None:
+        return availability.free_through(from_ms, until_ms)
+    begins = {hold.from_ms for hold in availability.reserved if from_ms < hold.from_ms < until_ms}
+    begins |= {from_ms, *context.parts.begins(view, from_ms, until_ms)}
+    return reduce(
+        Free.least,
+        [least_of(availability.free_at(at_ms), context.parts.kept(view, at_ms)) for at_ms in sorted(begins)],
+    )
+
+
+def _last_start_ms(cluster: ClusterIndex, query: FilterQuery, length_ms: int) -> int:
+    """The last moment at which a job of this length may start: inside a reservation it is over with it."""
+    return (
+        FOREVER_MS
+        if query.inside < 0
+        else cluster.snapshot.reservations.ends_ms.item(query.inside) - length_ms
+    )
 
 
 def slots_in(query: FilterQuery, context: CycleContext, free: Free, allowed: Bools) -> Ints:
@@ -154,12 +182,12 @@ def barring_of(cluster: ClusterIndex, row: int, length_ms: int) -> list[tuple[in
     reservations, pending = cluster.snapshot.reservations, cluster.snapshot.pending
     barring: list[tuple[int, int, int]] = []
     for number in range(len(reservations)):
-        welcome = (
+        mine = reservations.magnetic.item(number) and (
             pending.project_id.item(row) in reservations.project_ids[number]
             or pending.user_id.item(row) in reservations.user_ids[number]
-            or pending.id.item(row) in reservations.job_ids[number]
         )
-        if not welcome:
+        inside = pending.reservation_id.item(row) > 0
+        if not (mine or inside or pending.id.item(row) in reservations.job_ids[number]):
             starts, ends = reservations.starts_ms.item(number), reservations.ends_ms.item(number)
             begin = cluster.snapshot.now_ms if length_ms == FOREVER_MS else starts - length_ms + 1
             barring.append((begin, ends, number))

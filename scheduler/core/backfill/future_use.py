@@ -11,6 +11,7 @@ from quotas.core.resources import Resources
 from scheduler.core.backfill.backfill import FOREVER_MS
 from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.columns import Ints
+from scheduler.core.context.reserved_parts import Kept
 
 
 @dataclass(slots=True)
@@ -69,6 +70,14 @@ class FutureUse(NamedTuple):
             return ()
         per_task = self.per_task
         return (self.domain, per_task.cpu_millis), (places // 2 + self.domain, per_task.memory_mib)
+
+
+def least_of(free: Free, kept: Kept) -> Free:
+    """What is free of this for the jobs of a view."""
+    return Free(
+        kept.cpu_left(free.cpu_millis), kept.memory_left(free.memory_mib), free.storage_mib,
+        kept.devices_used(free.gpu_used), free.domains,
+    )  # fmt: skip
 
 
 def after_ms(at_ms: int, length_ms: int) -> int:

@@ -166,7 +166,7 @@ class GangReservations:
         among[_rows(context.cluster, nodes)] = True
         availability, job_class = (
             _availability(context, starts, self.resumed),
-            open_now(context, context.job_classes.of(row)),
+            context.on_whole_nodes(open_now(context, context.job_classes.of(row))),
         )
         length = _length_ms(context.cluster, row)
         return EarliestStart(context, availability, job_class, row, length, among=among).find()
@@ -176,7 +176,8 @@ class GangReservations:
     ) -> tuple[tuple[int, ...], int] | None:
         """The nodes that a gang finds first, none of which anybody else gathers, and when it has them."""
         context, cluster = self._context, self._context.cluster
-        job_class, length = open_now(context, context.job_classes.of(row)), _length_ms(context.cluster, row)
+        job_class = context.on_whole_nodes(open_now(context, context.job_classes.of(row)))
+        length = _length_ms(context.cluster, row)
         availability, closed = _availability(context, starts, self.resumed), self._busy
         if but is not None:
             closed = closed | but

@@ -56,6 +56,21 @@ class ReservedCapacity:
             least.domains[place],
         )  # fmt: skip
 
+    def each(self, level: int) -> list[tuple[int, Free]]:
+        """The moment of each of the first `level` reserved starts, and what it leaves then."""
+        each = self._each
+        assert each is not None
+        return [
+            (
+                self.at_ms[place],
+                Free(
+                    each.cpu_millis[place], each.memory_mib[place], each.storage_mib[place],
+                    each.gpu_used[place], each.domains[place],
+                ),
+            )
+            for place in range(level)
+        ]  # fmt: skip
+
     def take(self, hold: FutureUse, places: slice | list[int]) -> None:
         """Take what a task still holds when the reserved starts of these places begin."""
         each, least, row, per_task = self._each, self._least, hold.row, hold.per_task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
@@ -161,13 +162,16 @@ class NodeIndex:
         return mask
 
     def reserved(self, reservation_rows: tuple[int, ...]) -> Bools:
-        """Nodes that any of these reservations holds."""
-        mask = np.zeros(self.count, dtype=np.bool_)
-        for row in reservation_rows:
-            for node_id in self._reservations.node_ids[row]:
-                if node_id in self.row:  # a reservation may name nodes of another scope
-                    mask[self.row[node_id]] = True
-        return mask
+        """Nodes that any of these reservations holds whole."""
+        return self._mask_of(node for row in reservation_rows for node in self._reservations.node_ids[row])
+
+    def reserved_in_part(self, reservation_rows: tuple[int, ...]) -> Bools:
+        """Nodes of which any of these reservations holds a part."""
+        return self._mask_of(node for row in reservation_rows for node, *_ in self._reservations.parts[row])
+
+    def _mask_of(self, node_ids: Iterable[int]) -> Bools:
+        # A reservation may name nodes of another scope.
+        return self._mask([self.row[node_id] for node_id in node_ids if node_id in self.row])
 
     def domains(self, level: str) -> Ints:
         """The rack, zone or region of every node as a number, by name; -1 where none is given.

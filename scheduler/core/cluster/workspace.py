@@ -126,6 +126,14 @@ class Workspace:
             self.devices.held_on(row),
         )
 
+    @property
+    def unreserved(self) -> Workspace:
+        """What is free with all that reservations of parts of nodes hold."""
+        return self
+
+    def sync(self) -> None:
+        """Nothing to do: this is what a cycle hands out. A view of it follows it."""
+
     # Changing.
 
     def take(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
+
+import numpy as np
 
 from quotas.core.gpu_models import model_matches
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.job_charges import LineCharges, OpenLine
 from scheduler.core.cluster.workspace import Workspace
 from scheduler.core.context.line_needs import LineNeeds
+from scheduler.core.context.reserved_parts import PartUse, ReservedParts, View
+from scheduler.core.context.reserved_view import ReservedView
 from scheduler.core.placement.binding import largest
 from scheduler.core.placement.candidates import Candidates
 from scheduler.core.placement.equivalence import JobClass, JobClasses
@@ -38,6 +42,8 @@ class CycleContext:
         self._rules = (rules, *(own for _, own in rules.queues))
         numbers = {queue_id: number for number, (queue_id, _) in enumerate(rules.queues, 1)}
         self.job_classes = JobClasses(cluster, numbers)
+        self.parts = ReservedParts(cluster)
+        self._views: dict[View, ReservedView] = {}
         self._candidates: dict[int, Candidates] = {}
         self._narrowed: dict[tuple[int, str], Candidates] = {}
         self._never: dict[int, Decision | None] = {}
@@ -51,6 +57,42 @@ class CycleContext:
         """The rules by which nodes are chosen for a query: its queue's own, or the cluster's."""
         return self._rules[query.rules]
 
+    def workspace_of(self, query: FilterQuery) -> Workspace:
+        """What is free for the jobs of a query: the workspace, or what reservations of parts of nodes leave of it."""
+        view = self.parts.view_of(query)
+        return self.workspace if view is None else self.view(view)
+
+    def view(self, view: View) -> ReservedView:
+        """What is free for the jobs that certain reservations of parts of nodes concern."""
+        if view not in self._views:
+            self._views[view] = ReservedView(self.cluster, self.workspace, self.parts, view)
+        return self._views[view]
+
+    def on_whole_nodes(self, job_class: JobClass) -> JobClass:
+        """The class as it is planned where nodes are cleared or gathered: without nodes of which a part is reserved."""
+        query = job_class.query
+        if self.parts.view_of(query) is None:
+            return job_class
+        number = -1 - job_class.query_number
+        return job_class._replace(query=replace(query, whole_nodes=True), query_number=number)
+
+    def count_start(
+        self, job_class: JobClass, tasks: Iterable[tuple[int, int]], *, reserved: bool = False
+    ) -> None:
+        """Tell the reservations of parts of nodes of (node row, end in ms) of each task of a job that starts."""
+        if self.parts.is_there:
+            per_task = job_class.query.request.per_task
+            uses = [PartUse(row, per_task.cpu_millis, per_task.memory_mib, until) for row, until in tasks]
+            count = self.parts.reserve if reserved else self.parts.start
+            count(job_class.query.inside, uses)
+
+    def end_ms(self, row: int) -> int:
+        """When the pending job in a row would be over, started now; far away where that is unknown."""
+        snapshot = self.cluster.snapshot
+        bound = snapshot.queues.max_wall_seconds.item(self.cluster.pending.queue.item(row))
+        limit = snapshot.pending.time_limit_seconds.item(row) or bound
+        return snapshot.now_ms + limit * 1000 if limit else int(np.iinfo(np.int64).max)
+
     def candidates(self, job_class: JobClass) -> Candidates:
         """The nodes for the query of a class of jobs; classes with an equal query share them."""
         if not self.cluster.charges.has_model_lines:
@@ -58,7 +100,7 @@ class CycleContext:
         if (query := self.query(job_class)) is not job_class.query:
             key = (job_class.query_number, query.request.gpu_model)
             if key not in self._narrowed:
-                self._narrowed[key] = Candidates(query, self.workspace, self.rules_of(query))
+                self._narrowed[key] = Candidates(query, self.workspace_of(query), self.rules_of(query))
             return self._narrowed[key]
         return self.whole_candidates(job_class)
 
@@ -66,7 +108,8 @@ class CycleContext:
         """The nodes for all GPU models that the request allows, whatever quota says of these."""
         known = self._candidates.get(job_class.query_number)
         if known is None:
-            known = Candidates(job_class.query, self.workspace, self.rules_of(job_class.query))
+            query = job_class.query
+            known = Candidates(query, self.workspace_of(query), self.rules_of(query))
             self._candidates[job_class.query_number] = known
         return known
 

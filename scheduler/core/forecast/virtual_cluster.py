@@ -231,6 +231,7 @@ def _with_running(snapshot: Snapshot) -> PendingColumns:
         "tasks": np.where(elastic, running.least_tasks, np.maximum(tasks, 1)),
         "most_tasks": np.where(elastic, running.most_tasks, 0), "elastic": elastic,
         "array_id": running.array_id, "pack": running.pack, "preemptible": running.preemptible,
+        "reservation_id": running.reservation_id,
         "time_limit_seconds": np.maximum(limits, 0), "predicted_seconds": running.predicted_seconds,
     }  # fmt: skip
     columns: dict[str, Any] = {}

@@ -80,6 +80,7 @@ class VirtualRuns:
             "least_tasks": jobs.tasks.item(row) if elastic else 0,
             "most_tasks": jobs.most_tasks.item(row) if elastic else 0,
             "pack": jobs.pack.item(row),
+            "reservation_id": jobs.reservation_id.item(row),
             "name": jobs.name[row],
             "labels": jobs.labels[row],
         }

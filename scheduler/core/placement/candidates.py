@@ -71,6 +71,7 @@ class Candidates:
 
     def refresh(self) -> Floats:
         """Scores as of now."""
+        self.workspace.sync()
         changes, scores = self._changes, self._scores
         begin, end = self._cursor, changes.log_length
         if begin == end and scores is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.columns import Ints, stable_order
 from scheduler.core.placement.filters import FilterQuery
+from scheduler.core.placement.reservation_access import NONE, is_welcome, named_rows
 from scheduler.core.placement.shape import Shape
 from scheduler.core.placement.topology_spread import Spread
 from scheduler.core.snapshot.request_classes import RequestClass
@@ -40,6 +41,7 @@ class JobClasses:
         pending, queues = cluster.snapshot.pending, cluster.snapshot.queues
         self._cluster = cluster
         self._barred = _barred_by(cluster)
+        self._inside = named_rows(cluster.snapshot)
         limit = pending.time_limit_seconds
         self._wall = wall_of(
             cluster, np.where(limit > 0, limit, queues.max_wall_seconds[cluster.pending.queue])
@@ -52,8 +54,9 @@ class JobClasses:
             partitions.setdefault(partition_ids, len(partitions))
         partition_number = np.array([partitions[ids] for ids in queues.partition_ids], dtype=np.int64)
         query = number_together(len(pending), pending.class_index, _of_jobs(cluster, partition_number),
-                                *self._barred, cluster.affinity.pending, _of_jobs(cluster, self._rules_number),
-                                self._wall, _of_jobs(cluster, queues.isolation))  # fmt: skip
+                                *self._barred, self._inside, cluster.affinity.pending,
+                                _of_jobs(cluster, self._rules_number), self._wall,
+                                _of_jobs(cluster, queues.isolation))  # fmt: skip
         placement_class = number_together(len(pending), pending.tasks, pending.nodes, pending.tasks_per_node,
                                pending.most_tasks, pending.pack, numbered=query)  # fmt: skip
         #: The class of each pending row.
@@ -127,6 +130,7 @@ class JobClasses:
                 who=self._cluster.affinity.pending.item(row),
                 wall=self._wall.item(row),
                 isolation=self._cluster.snapshot.queues.isolation.item(queue_row),
+                inside=max(self._inside.item(row), NONE),
                 rules=self._rules_number.item(queue_row),
             )
         columns = pending.tasks, pending.nodes, pending.tasks_per_node, pending.most_tasks, pending.pack
@@ -203,13 +207,8 @@ def _barred_by(cluster: ClusterIndex) -> list[Ints]:
     ends_ms = np.where(limit > 0, snapshot.now_ms + limit * 1000, np.iinfo(np.int64).max)
     barred: list[Ints] = []
     for row in range(len(reservations)):
-        welcome = (
-            np.isin(pending.project_id, reservations.project_ids[row])
-            | np.isin(pending.user_id, reservations.user_ids[row])
-            | np.isin(pending.id, reservations.job_ids[row])
-        )
         overlaps = (ends_ms > int(reservations.starts_ms[row])) & (
             snapshot.now_ms < int(reservations.ends_ms[row])
         )
-        barred.append((overlaps & ~welcome).astype(np.int64))
+        barred.append((overlaps & ~is_welcome(snapshot, row)).astype(np.int64))
     return barred

@@ -32,6 +32,8 @@ class FilterQuery:
         0  # the largest bound of a node's partitions, in seconds, that it asks for more than; 0 = none
     )
     isolation: int = 0  # bits that a node needs, of `node_isolation.BITS`; 0 = any node
+    inside: int = -1  # the row of the reservation that it names; -1 = none
+    whole_nodes: bool = False  # a part of a node that is reserved closes the whole node to it
     rules: int = 0  # by whose rules nodes are chosen: 0 = the cluster's (`Answers.rules_of`)
 
 
@@ -184,8 +186,19 @@ def _affinity(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
     return mask
 
 
-def _reserved(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
-    return ~cluster.nodes.reserved(query.reservation_rows) if query.reservation_rows else None
+def not_reserved(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
+    """Nodes that no reservation keeps from the query; inside a reservation, those that it holds something of."""
+    closed: Bools | None = None
+    if query.reservation_rows:
+        closed = cluster.nodes.reserved(query.reservation_rows)
+        if query.whole_nodes:
+            closed |= cluster.nodes.reserved_in_part(query.reservation_rows)
+    if query.inside >= 0:
+        inside = cluster.nodes.reserved((query.inside,))
+        if not query.whole_nodes:
+            inside |= cluster.nodes.reserved_in_part((query.inside,))
+        closed = ~inside if closed is None else closed | ~inside
+    return None if closed is None else ~closed
 
 
 def _gpu_model(query: FilterQuery, cluster: ClusterIndex) -> Bools | None:
@@ -292,7 +305,7 @@ BUILT_IN: Final[Mapping[str, StaticFilter | ResourceFilter | AffinityFilter]] = 
         StaticFilter("agent", _agent, permanent=True),
         StaticFilter("taints", _taints, permanent=True),
         StaticFilter("affinity", _affinity, permanent=True),
-        StaticFilter("reserved", _reserved),
+        StaticFilter("reserved", not_reserved),
         AffinityFilter(),
         StaticFilter("gpu_model", _gpu_model, permanent=True),
         StaticFilter("gpu_health", _gpu_health),

@@ -270,6 +270,7 @@ def _as_pending(running: RunningColumns, row: int) -> PendingColumns:
         "most_tasks": [int(running.most_tasks[row])],
         "time_limit_seconds": [limit_ms // 1000],
         "pack": [int(running.pack[row])],
+        "reservation_id": [int(running.reservation_id[row])],
         "job_type": [int(running.job_type[row])],
         "name": [running.name[row]],
         "labels": [running.labels[row]],

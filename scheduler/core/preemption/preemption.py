@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from scheduler.core.context.running_jobs import (
     place_preemptor,
 )
 from scheduler.core.placement.equivalence import JobClass
-from scheduler.core.plan import Decision, Preempt, Resize, decide
+from scheduler.core.plan import Decision, Preempt, Resize, decide, sorted_facts
 from scheduler.core.preemption.elastic import Shrinking
 from scheduler.core.preemption.reclaim import ReclaimSearch, to_converge
 from scheduler.core.preemption.suspension import SuspendSearch, why_requeued
@@ -74,7 +75,7 @@ def hold_places(context: CycleContext, rows: Ints) -> list[int]:
         for victim in smaller[running.resized_for[smaller] == 0].tolist():
             jobs.release_leaving(victim)
         for row in rows.tolist():
-            job_class = context.job_classes.of(row)
+            job_class = context.on_whole_nodes(context.job_classes.of(row))
             for victim in smaller[running.resized_for[smaller] == cluster.snapshot.pending.id[row]].tolist():
                 jobs.release_leaving(victim)
             for victim in np.flatnonzero(
@@ -138,6 +139,23 @@ class PreemptionResult(NamedTuple):
     decisions: list[tuple[int, Decision]]
     #: Pending rows for which not every victim was tried: the search of this cycle had reached its bound.
     unsearched: list[int]
+    #: Pending rows for which nobody is stopped since too little is allocated, with how much has to be and how much is.
+    unpressed: list[tuple[list[int], Pressure]]
+
+
+class Pressure(NamedTuple):
+    """How much of its nodes has to be allocated before others are stopped for a job, and how much is, in percent."""
+
+    least_percent: int
+    percent: int
+
+    @property
+    def is_there(self) -> bool:
+        return self.percent >= self.least_percent
+
+    @property
+    def facts(self) -> dict[str, int]:
+        return {"pressure_percent": self.least_percent, "allocated_percent": self.percent}
 
 
 def choose_victims(
@@ -165,9 +183,9 @@ def choose_victims(
     cluster = context.cluster
     left = min(rules.per_cycle, rules.per_hour - int(cluster.snapshot.queues.preempted_last_hour.sum()))
     if left <= 0 or not len(cluster.snapshot.running):
-        return PreemptionResult([], [], [], [])
+        return PreemptionResult([], [], [], [], [])
     if not (rules.enabled or rules.reclaim) or not len(waiting):
-        return PreemptionResult(to_converge(context, rules, left, leaving), [], [], [])
+        return PreemptionResult(to_converge(context, rules, left, leaving), [], [], [], [])
     if strict is not None and strict.any():
         waiting = _in_turn(context, waiting, strict)
     with context.workspace.trial():
@@ -189,7 +207,7 @@ class _Selection:
     ) -> None:
         cluster = context.cluster
         running = cluster.snapshot.running
-        self.result = PreemptionResult([], [], [], [])
+        self.result = PreemptionResult([], [], [], [], [])
         self._context, self._rules = context, rules
         self._until_ms = cluster.snapshot.now_ms + rules.grace_seconds * 1000
         self._jobs = jobs = RunningJobs(context)
@@ -209,6 +227,10 @@ class _Selection:
         #: Of each class of jobs the highest priority that found no victims; of arrays with a bound, each pair.
         self._hopeless: Ints = np.full(len(context.job_classes), -1, dtype=np.int64)
         self._hopeless_arrays: set[tuple[int, int]] = set()
+        #: Of each class of jobs for which too little is allocated: the highest such priority, and the pressure.
+        self._unpressed: dict[int, tuple[int, Pressure]] = {}
+        #: And of each class for which enough is allocated: the pressure when it was asked for last.
+        self._pressed: dict[int, Pressure] = {}
 
     def _strategies_of(self, rules: PreemptionPolicy) -> list[VictimSearch]:
         """The mildest first: reclaim takes only what a victim's project borrowed."""
@@ -227,6 +249,13 @@ class _Selection:
             able = [priority for priority in asked if self._search.may_stop(priority).any()]
             waiting = waiting[np.isin(pending.priority[waiting], able)]
         order = waiting[np.argsort(-pending.priority[waiting], kind="stable")]
+        self._select_in(order)
+        for number, (priority, pressure) in self._unpressed.items():
+            rows = order[(of_row[order] == number) & (pending.priority[order] <= priority)]
+            self.result.unpressed.append((rows.tolist(), pressure))
+
+    def _select_in(self, order: Ints) -> None:
+        pending, of_row = self._context.cluster.snapshot.pending, self._context.job_classes.of_row
         for begin in range(0, len(order), _CHUNK):
             rows = order[begin : begin + _CHUNK]
             rows = rows[pending.priority[rows] > self._hopeless[of_row[rows]]]
@@ -254,7 +283,7 @@ class _Selection:
             return
         if budgets.refuse and budgets.short(row):
             return  # no victim gives a budget back
-        wanted = Preemptor(row, context.job_classes[number])
+        wanted = Preemptor(row, context.on_whole_nodes(context.job_classes[number]))
         chosen, plan, resizes = self._make_place(wanted, priority)
         if chosen is None:
             if self._search.bound.reached:
@@ -285,7 +314,7 @@ class _Selection:
             return None, None, []
         plan = self._least_disruptive(wanted, priority)
         if plan is None:
-            if question is not None:
+            if question is not None and self._number_of(wanted) not in self._unpressed:
                 self._useless.add(question)
             return None, None, []
         resizes: list[Resize] = []
@@ -297,13 +326,22 @@ class _Selection:
 
     def _least_disruptive(self, wanted: Preemptor, priority: int) -> PreemptionPlan | None:
         """Under too little pressure what was lent is reclaimed, and nothing else."""
-        if not self._rules.pressure_percent or self._is_pressed(wanted.job_class):
+        pressure = self._pressure(wanted.job_class, priority)
+        if pressure is not None and pressure.is_there:
+            self._pressed[self._number_of(wanted)] = pressure
+        if pressure is None or pressure.is_there:
             return least_disruptive(wanted, priority, self._left, self._strategies, self._shrinking)
         reclaims = [by for by in self._strategies if isinstance(by, ReclaimSearch)]
-        return least_disruptive(wanted, priority, self._left, reclaims, self._shrinking) if reclaims else None
+        plan = least_disruptive(wanted, priority, self._left, reclaims, self._shrinking) if reclaims else None
+        if plan is None:
+            self._unpressed.setdefault(self._number_of(wanted), (priority, pressure))
+        return plan
 
-    def _is_pressed(self, job_class: JobClass) -> bool:
-        """Whether as much of what the job needs is allocated, on the nodes that it may use, as the policy asks."""
+    def _pressure(self, job_class: JobClass, priority: int) -> Pressure | None:
+        """How much of what the job needs has to be allocated, on the nodes that it may use, and is; None: no matter."""
+        least = self._rules.pressure_of(priority)
+        if not least:
+            return None
         workspace, cluster = self._context.workspace, self._context.cluster
         nodes = self._context.whole_candidates(job_class).filters.passing()
         if job_class.query.request.per_task.gpus:
@@ -312,17 +350,26 @@ class _Selection:
             free, capacity = workspace.free_cpu_millis, cluster.snapshot.nodes.cpu_millis
         total = int(capacity[nodes].sum())
         used = total - int(np.asarray(free)[nodes].sum())
-        return used * 100 >= self._rules.pressure_percent * total
+        return Pressure(least, used * 100 // total if total else 100)
+
+    def _number_of(self, wanted: Preemptor) -> int:
+        return self._context.job_classes.of_row.item(wanted.row)
 
     def _record(self, row: int, plan: PreemptionPlan, resizes: list[Resize]) -> None:
         cluster, result = self._context.cluster, self.result
         plan.by.spend(plan.victims)
         self._left -= len(resizes) + len(plan.victims)
         result.resizes.extend(resizes)
-        result.preempts.extend(_orders(cluster, self._jobs, row, plan, self._rules))
+        pressure = None
+        if not isinstance(plan.by, ReclaimSearch):
+            wanted = Preemptor(row, self._context.job_classes.of(row))
+            pressure = self._pressed.get(self._number_of(wanted))
+        result.preempts.extend(_orders(cluster, self._jobs, row, plan, self._rules, pressure))
         victims = [cluster.snapshot.running.id.item(victim) for victim in plan.victims]
         shrunk = [one.job_id for one in resizes]
         decision = _awaiting_decision(victims, shrunk, self._until_ms, suspended=plan.by.only_cpus)
+        if pressure is not None:
+            decision = replace(decision, facts=sorted_facts({**decision.details, **pressure.facts}))
         result.decisions.append((row, decision))
 
 
@@ -388,6 +435,7 @@ def _orders(
     row: int,
     way: PreemptionPlan,
     rules: PreemptionPolicy,
+    pressure: Pressure | None,
 ) -> Iterator[Preempt]:
     running, pending = cluster.snapshot.running, cluster.snapshot.pending
     of = dict(zip(way.victims, way.lines, strict=True)) if way.lines else {}
@@ -406,5 +454,5 @@ def _orders(
             line=of.get(victim, ""),
             mode="suspend" if suspended else "requeue",
             instead="" if suspended or victim in of else why_requeued(rules, jobs, victim),
-            strategy=way.by.strategy_of(victim),
+            strategy=(*way.by.strategy_of(victim), *(pressure.facts.items() if pressure else ())),
         )

@@ -11,6 +11,7 @@ from scheduler.core.backfill.backfill import FOREVER_MS
 from scheduler.core.backfill.future_use import FutureUse
 from scheduler.core.columns import Bools, Ints
 from scheduler.core.context.cycle_context import CycleContext
+from scheduler.core.context.reserved_parts import PartUse
 from scheduler.core.context.running_jobs import Preemptor, RunningJobs
 from scheduler.core.lifecycle import NodeState
 from scheduler.core.plan import Resume
@@ -113,10 +114,13 @@ def resume(context: CycleContext, suspended: Ints) -> tuple[list[Resume], list[F
         each = cluster.snapshot.classes[int(running.class_index[row])].per_task.cpu_millis
         seats = jobs.seats(row)
         nodes, domains = [seat.row for seat in seats], [seat.domain for seat in seats if seat.domain >= 0]
-        numa = workspace.numa
+        numa, until_ms = workspace.numa, cluster.allocations.job_end_ms.item(row) or FOREVER_MS
+        view = context.parts.view_of_running(running.reservation_id.item(row), until_ms)
+        seen = workspace if view is None else context.view(view)
+        seen.sync()
         room = all(
             cluster.snapshot.nodes.state[node] == NodeState.UP
-            and workspace.free_on(node)[0] >= each * nodes.count(node)
+            and seen.free_on(node)[0] >= each * nodes.count(node)
             for node in set(nodes)
         ) and (
             numa is None or all(numa.free[domain] >= each * domains.count(domain) for domain in set(domains))
@@ -124,6 +128,8 @@ def resume(context: CycleContext, suspended: Ints) -> tuple[list[Resume], list[F
         charges = jobs.charges(row, only_cpus=True)
         if not room or workspace.limits.short_quota(charges) is not None:
             continue
-        holds += take_cpus(context, jobs, row)
+        taken = take_cpus(context, jobs, row)
+        context.parts.start(-1, [PartUse(use.row, use.per_task.cpu_millis, 0, use.until_ms) for use in taken])
+        holds += taken
         resumed.append(Resume(int(running.id[row]), int(running.attempt_id[row])))
     return resumed, holds

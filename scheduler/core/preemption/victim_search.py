@@ -117,7 +117,7 @@ class VictimSearch:
         `cost` in seconds times what the job holds (a GPU is 1,000), `gpu_millis` of all its GPUs.
         """
         rules = self.rules
-        if not (rules.risk or rules.by_resource or rules.pressure_percent):
+        if not (rules.risk or rules.by_resource or rules.asks_pressure):
             return ()
         return (
             ("cost", int(self.cost[victim])),
@@ -125,7 +125,6 @@ class VictimSearch:
             ("gpu_millis", int(self.jobs.gpu_millis[victim])),
             ("risk", rules.risk),
             ("by_resource", int(self.by_resource)),
-            ("pressure_percent", rules.pressure_percent),
         )
 
     def may_stop(self, priority: int) -> Bools:

@@ -150,6 +150,7 @@ _CAUSES: Final[Mapping[ReasonCode, Callable[[Facts], Cause]]] = {
     _R.QUOTA_ZERO: _quota,
     _R.BUDGET_SPENT: _subject(_C.BUDGET, "budget"),
     _R.QUOTA_PROVIDER_AWAY: _always(_C.QUOTA_PROVIDER),
+    _R.QUOTA_PROVIDER_REFUSES: _always(_C.QUOTA_PROVIDER, "refuses"),
     _R.APPROVAL_PENDING: _always(_C.APPROVAL),
     _R.NODES_UNAVAILABLE: _nodes_unavailable,
     _R.BEGIN_TIME: _always(_C.BEGIN_TIME),

@@ -9,7 +9,8 @@ import numpy as np
 from quotas.core.fairshare import HARD
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.cluster.workspace import Workspace
-from scheduler.core.columns import Ints
+from scheduler.core.columns import Ints, find_rows
+from scheduler.core.placement.reservation_access import GONE, is_for, named_rows
 from scheduler.core.plan import Decision, decide
 from scheduler.core.reason_codes import ReasonCode
 from scheduler.core.snapshot.snapshot import GATE_REASONS, JobGate
@@ -31,11 +32,52 @@ def job_reasons(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
         if text:
             why = decide(ReasonCode.QUOTA_PROVIDER_AWAY, text=text)
             yield np.flatnonzero(cluster.pending.project == row), why
+    yield from _refused_starts(cluster)
     early = np.flatnonzero(pending.eligible_ms > snapshot.now_ms)
     for rows, values in rows_by_value(early, pending.eligible_ms[early], pending.gate[early]):
         reason = ReasonCode.BACKOFF if values[1] == JobGate.BACKOFF else ReasonCode.BEGIN_TIME
         yield rows, decide(reason, begin_ms=values[0])
+    yield from _outside_their_reservation(cluster)
     yield from _over_the_time_limit(cluster)
+
+
+def _refused_starts(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
+    """Jobs that the provider of their quota has refused, until they are asked about again, or were changed."""
+    pending, refused = cluster.snapshot.pending, cluster.snapshot.refused_starts
+    by_text: dict[str, list[int]] = {}
+    found = find_rows(pending.id, refused.id).tolist()
+    for row, generation, text in zip(found, refused.generation.tolist(), refused.text, strict=True):
+        if row >= 0 and pending.generation[row] == generation:
+            by_text.setdefault(text, []).append(row)
+    for text, rows in by_text.items():
+        yield np.array(rows, dtype=np.int64), decide(ReasonCode.QUOTA_PROVIDER_REFUSES, text=text)
+
+
+def _outside_their_reservation(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:
+    """Jobs that name a reservation which is over, has not begun, is for others, or ends before they would."""
+    snapshot = cluster.snapshot
+    pending, reservations, now_ms = snapshot.pending, snapshot.reservations, snapshot.now_ms
+    if not pending.reservation_id.any():
+        return
+    named = named_rows(snapshot)
+    if len(gone := np.flatnonzero(named == GONE)):
+        yield gone, decide(ReasonCode.RESERVATION, named="over")
+    bound = snapshot.queues.max_wall_seconds[cluster.pending.queue]
+    limit = np.where(pending.time_limit_seconds > 0, pending.time_limit_seconds, bound)
+    for row in np.unique(named[named >= 0]).tolist():
+        starts_ms, ends_ms = reservations.starts_ms.item(row), reservations.ends_ms.item(row)
+        facts: dict[str, int | str] = {"reservation": reservations.name[row], "ends_ms": ends_ms}
+        mine = named == row
+        if now_ms < starts_ms:
+            begins = facts | {"starts_ms": starts_ms}
+            yield np.flatnonzero(mine), decide(ReasonCode.RESERVATION, named="begins", **begins)
+        at_ms = max(now_ms, starts_ms)
+        long = mine & ((limit <= 0) | (at_ms + limit * 1000 > ends_ms))
+        if long.any():
+            yield np.flatnonzero(long), decide(ReasonCode.RESERVATION, named="short", **facts)
+        others = mine & ~is_for(snapshot, row)
+        if others.any():
+            yield np.flatnonzero(others), decide(ReasonCode.RESERVATION, named="others", **facts)
 
 
 def _over_fair_share(cluster: ClusterIndex) -> Iterator[tuple[Ints, Decision]]:

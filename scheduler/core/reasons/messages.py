@@ -51,11 +51,21 @@ def sentence(
     text += closed_beside(known)
     if known.get("search_ended"):
         text += " The search for jobs to preempt reached its bound in this cycle before it had tried all."
+    if known.get("pressure_percent") and reason is not ReasonCode.PRIORITY:
+        text += _pressure(reason, known)
     if ahead_jobs:
         gpus = f" ({ahead_gpus:,} {_plural('GPU', ahead_gpus)})" if ahead_gpus else ""
         verb = "is" if ahead_jobs == 1 else "are"
         text += f" {ahead_jobs:,} {_plural('job', ahead_jobs)}{gpus} {verb} ahead."
     return text
+
+
+def _pressure(reason: ReasonCode, facts: Facts) -> str:
+    """From which allocation on others are stopped for a job, and what is allocated."""
+    least, now = _number(facts, "pressure_percent"), _number(facts, "allocated_percent")
+    if reason is ReasonCode.WAITING_FOR_PREEMPTION:
+        return f" Of the nodes that it may use {now} % is allocated; jobs are preempted for it from {least} % on."
+    return f" No job is preempted for it: of the nodes that it may use {now} % is allocated, of {least} % required."
 
 
 def amount(resource: str, count: int) -> str:
@@ -267,10 +277,28 @@ def _waiting_for_quota(facts: Facts) -> str:
     return f"{text}."
 
 
+def _named_reservation(facts: Facts) -> str:
+    """Why a job cannot run in the reservation that it names."""
+    named, quoted = _text(facts, "named"), f"Reservation “{_text(facts, 'reservation')}”"
+    if named == "begins":
+        return f"{quoted} begins at {_time(facts, 'starts_ms')}."
+    if named == "short":
+        return f"{quoted} ends at {_time(facts, 'ends_ms')}, before the job would be over by its time limit."
+    if named == "others":
+        return f"{quoted} is not for the project or the owner of this job."
+    return "The reservation that the job names is over or cancelled. Change or clear its reservation."
+
+
 def _reservation(facts: Facts) -> str:
+    if "named" in facts:
+        return _named_reservation(facts)
     count = _number(facts, "reserved_nodes")
     name = _text(facts, "reservation")
     quoted = f" “{name}”" if name else ""
+    window = f"from {_time(facts, 'starts_ms')} to {_time(facts, 'ends_ms')}"
+    if "in_part" in facts:
+        where = f"Part of node {_text(facts, 'node')} is" if count == 1 else f"Parts of {count:,} nodes are"
+        return f"{where} reserved{quoted} {window}; the rest has too little free for this job."
     return (
         f"The matching {_plural('node', count)} ({count:,}) {'is' if count == 1 else 'are'} reserved"
         f"{quoted} from {_time(facts, 'starts_ms')} to {_time(facts, 'ends_ms')}."
@@ -473,6 +501,9 @@ _SENTENCES: Final[Mapping[ReasonCode, Callable[[Facts], str]]] = {
     ReasonCode.BUDGET_SPENT: _budget_spent,
     ReasonCode.EXCEEDS_BUDGET: _exceeds_budget,
     ReasonCode.QUOTA_PROVIDER_AWAY: lambda facts: _text(facts, "text", "The quota provider is unreachable."),
+    ReasonCode.QUOTA_PROVIDER_REFUSES: lambda facts: _text(
+        facts, "text", "The quota provider refuses the start."
+    ),
     ReasonCode.APPROVAL_PENDING: lambda _: "Needs approval.",
     ReasonCode.NODES_UNAVAILABLE: nodes_unavailable,
     ReasonCode.BEGIN_TIME: lambda facts: f"Begins at {_time(facts, 'begin_ms')} or later, as requested.",

@@ -126,6 +126,7 @@ def _first_shortfall(candidates: Candidates, shape: Shape, rules: Rules) -> _Sho
     opened = _opened_now(candidates)
     return (
         _held_by_reservations(candidates, shape, rules)
+        or _held_in_part(candidates, shape, rules)
         or _away_from_other_jobs(candidates, shape, rules)
         or _unreachable(candidates)
         or _closed(candidates, shape, opened)
@@ -155,6 +156,22 @@ def _held_by_reservations(candidates: Candidates, shape: Shape, rules: Rules) ->
     if not held.any() or not fit_on(slots, shape, workspace.cluster):
         return None
     return ReasonCode.RESERVATION, _reservation_facts(query, workspace.cluster, held)
+
+
+def _held_in_part(candidates: Candidates, shape: Shape, rules: Rules) -> _Shortfall | None:
+    """Parts of nodes are reserved, without which the job would fit."""
+    query, workspace = candidates.query, candidates.workspace
+    everything = workspace.unreserved
+    if everything is workspace or query.inside >= 0:
+        return None
+    passing = candidates.filters.passing()
+    slots = task_slots(query, everything, passing, rules.gates)
+    held = slots > task_slots(query, workspace, passing, rules.gates)
+    if not held.any() or not fit_on(slots, shape, workspace.cluster):
+        return None
+    facts = _reservation_facts(query, workspace.cluster, held)
+    node = workspace.cluster.snapshot.nodes.name[int(held.argmax())]
+    return ReasonCode.RESERVATION, facts | {"in_part": 1, "node": node}
 
 
 def _away_from_other_jobs(candidates: Candidates, shape: Shape, rules: Rules) -> _Shortfall | None:
@@ -359,7 +376,12 @@ def _reservation_facts(query: FilterQuery, cluster: ClusterIndex, held: Bools) -
     Named only where it has no owner, as maintenance: a reader of this job may not know of the owner's reservation.
     """
     reservations = cluster.snapshot.reservations
-    there = [row for row in query.reservation_rows if (cluster.nodes.reserved((row,)) & held).any()]
+    nodes = cluster.nodes
+    there = [
+        row
+        for row in query.reservation_rows
+        if ((nodes.reserved((row,)) | nodes.reserved_in_part((row,))) & held).any()
+    ]
     row = max(there, key=lambda row: (int(reservations.ends_ms[row]), -row))
     owned = reservations.project_ids[row] or reservations.user_ids[row] or reservations.job_ids[row]
     return {
@@ -380,6 +402,8 @@ def _resource_facts(
         facts["gpu_model"] = query.request.gpu_model
     total, amounts = cluster.amounts(name, query.request.gpu_model, query.request.gpu_memory_mib)
     facts["total"] = cluster.answers.sum_over(total, suitable)
+    if query.inside >= 0:
+        return facts  # what ends beside the reservation gives its jobs nothing
     every = len(cluster.allocations.ending[0])
     for count in (_FIRST_ENDS, every):  # the first ends are mostly enough
         rows, running = cluster.allocations.released(opened, amounts, count)

@@ -12,6 +12,7 @@ FEATURES: Final = {
     "uploads": 8,
     "artifacts": 16,
     "output files": 32,
+    "signals": 64,
 }
 ALL: Final = sum(FEATURES.values())
 #: The first protocol (`scheduler.agent.PROTOCOL`) that knows each of them.
@@ -30,8 +31,9 @@ def in_words(bits: int) -> str:
 
 
 def needed(
-    *, secrets: object, checkpoint: object, probes: object, upload: object, artifacts: object, output: object
-) -> int:
+    *, secrets: object, checkpoint: object, probes: object, upload: object, artifacts: object, output: object,
+    signals: object,
+) -> int:  # fmt: skip
     """The bits that a job needs, which has something of each."""
-    has = (secrets, checkpoint, probes, upload, artifacts, output)
+    has = (secrets, checkpoint, probes, upload, artifacts, output, signals)
     return sum(bit for bit, one in zip(FEATURES.values(), has, strict=True) if one)

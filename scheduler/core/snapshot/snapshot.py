@@ -146,6 +146,7 @@ class PendingColumns(Columns):
     predicted_seconds: Ints = ints(
         default=0
     )  # of one without a limit, how long it is likely to run; 0 = unknown
+    reservation_id: Ints = ints(default=0)  # the reservation that it names and runs inside; 0 = none
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +180,7 @@ class RunningColumns(Columns):
     predicted_seconds: Ints = ints(
         default=0
     )  # of one without a limit, how long it is likely to run; 0 = unknown
+    reservation_id: Ints = ints(default=0)  # the reservation that it was started in; 0 = none
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,9 +202,13 @@ class AllocationColumns(Columns):
     numa: Ints = ints(default=-1)  # the NUMA domain that all of it is bound to; -1 = it is not
 
 
+#: Of a reservation on one node: the node, CPU in thousandths, memory in MiB, and the devices.
+Part = tuple[int, int, int, tuple[int, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class ReservationColumns(Columns):
-    """Nodes set aside for a window: no other job may hold them in it. No owner at all = maintenance."""
+    """Nodes and parts of nodes set aside for a window: no other job may hold them in it. No owner = maintenance."""
 
     id: Ints = ints()
     name: tuple[str, ...] = objects(default="")
@@ -212,6 +218,9 @@ class ReservationColumns(Columns):
     project_ids: tuple[tuple[int, ...], ...] = objects(default=())  # who may use it: any that matches
     user_ids: tuple[tuple[int, ...], ...] = objects(default=())
     job_ids: tuple[tuple[int, ...], ...] = objects(default=())
+    #: (node, CPU, memory, devices) of each node of which only a part is held; such a node is not in `node_ids`.
+    parts: tuple[tuple[Part, ...], ...] = objects(default=())
+    magnetic: Bools = bools(default=True)  # its projects and people use whole nodes of it without naming it
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,6 +306,18 @@ class ChoiceColumns(Columns):
     id: Ints = ints()  # the queue whose own profile it is; 0 = the cluster's
     rule: tuple[str, ...] = objects(default="")  # "" = none: the profile's own settings
     since_ms: Ints = ints(default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class RefusedStartColumns(Columns):
+    """Pending jobs that the provider of their quota refused a while ago: not asked about again yet."""
+
+    id: Ints = ints()  # the job's number; it need not be pending here
+    generation: Ints = ints(default=0)  # of the job when it was refused
+    text: tuple[str, ...] = objects(default="")  # why, as a sentence
+
+
+NOTHING_REFUSED: Final = RefusedStartColumns()
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,6 +407,7 @@ class Snapshot:
     budgets: BudgetColumns = field(default_factory=BudgetColumns)
     turns: TurnColumns = field(default_factory=TurnColumns)
     choices: ChoiceColumns = field(default_factory=ChoiceColumns)
+    refused_starts: RefusedStartColumns = field(default_factory=RefusedStartColumns)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -409,6 +431,7 @@ class Snapshot:
         budgets: BudgetColumns | None = None,
         turns: TurnColumns | None = None,
         choices: ChoiceColumns | None = None,
+        refused_starts: RefusedStartColumns = NOTHING_REFUSED,
     ) -> Snapshot:
         """Sort every class, renumber the classes and check every reference.
 
@@ -436,6 +459,7 @@ class Snapshot:
             budgets=(budgets or BudgetColumns()).sorted_by_key(),
             turns=(turns or TurnColumns()).sorted_by_key(),
             choices=(choices or ChoiceColumns()).sorted_by_key(),
+            refused_starts=refused_starts.sorted_by_key(),
         )
         snapshot.check_references()
         return snapshot
@@ -464,7 +488,7 @@ class Snapshot:
 
 
 #: Groups that are recorded only where they have rows: recordings from before there were any stay as they are.
-LATER_GROUPS: Final = frozenset({"turns", "choices"})
+LATER_GROUPS: Final = frozenset({"turns", "choices", "refused_starts"})
 
 #: Groups in the order they are recorded.
 GROUPS: Final = tuple(f.name for f in fields(Snapshot) if f.name not in {"now_ms", "classes"})

@@ -94,6 +94,7 @@ class Hypothetical:
     eligible_ms: int = 0
     name: str = ""
     labels: Labels = ()
+    reservation_id: int = 0
 
 
 def explain(
@@ -149,7 +150,8 @@ def node_table(
     context = after or context_after(snapshot, policy, plan, plugins)
     job_class = context.job_classes.of(row)
     candidates = context.candidates(job_class)
-    cluster, everywhere = context.cluster, NodeView(context.workspace)
+    candidates.refresh()
+    cluster, everywhere = context.cluster, NodeView(candidates.workspace)
     first: list[str | None] = [None] * cluster.node_count
     for gate in candidates.rules.gates:
         closed = ~gate.filter(candidates.query, everywhere)
@@ -246,6 +248,7 @@ def _take_starts(context: CycleContext, rows: Ints, starts: tuple[Start, ...]) -
             node, request = cluster.nodes.row[placement.node_id], job_class.query.request
             domain = cluster.numa.of(request, node, placement.numa) if request.one_domain else -1
             workspace.take(node, start.per_task, devices, placement.gpu_millis, job_class.query.who, domain)
+            context.count_start(job_class, [(node, context.end_ms(row))])
         workspace.limits.take(
             queue_row=job_class.queue_row,
             array_id=int(pending.array_id[row]),

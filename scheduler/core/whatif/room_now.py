@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from quotas.core.resources import Resources
 from scheduler.core.cluster.index import ClusterIndex
 from scheduler.core.context.cycle_context import CycleContext
-from scheduler.core.placement.binding import choose_nodes
+from scheduler.core.placement.binding import bind_tasks, choose_nodes
 from scheduler.core.placement.plugins import NO_PLUGINS, Plugins, resolve
+from scheduler.core.plan import Placement
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot.snapshot import GROUPS, Snapshot
+from scheduler.core.snapshot.snapshot import GROUPS, Part, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class RoomNow:
 
     node_ids: tuple[int, ...]
     tasks: int
+    #: What the tasks would hold of each node.
+    parts: tuple[Part, ...] = field(default=(), compare=False)
 
 
 def room_now(
@@ -43,7 +47,21 @@ def room_now(
     room = int(np.minimum(candidates.slots(), tasks).sum())
     chosen = choose_nodes(candidates, shape)
     ids = [] if chosen is None else [context.cluster.nodes.ids[row] for row, _ in chosen]
-    return RoomNow(tuple(sorted(ids)), min(room, tasks))
+    if chosen is None:
+        return RoomNow((), min(room, tasks))
+    placements, _ = bind_tasks(candidates, chosen)
+    return RoomNow(tuple(sorted(ids)), min(room, tasks), _parts(placements, job_class.query.request.per_task))
+
+
+def _parts(placements: Iterable[Placement], per_task: Resources) -> tuple[Part, ...]:
+    found: dict[int, Part] = {}
+    for placement in placements:
+        _, cpu, memory, devices = found.get(placement.node_id, (0, 0, 0, ()))
+        found[placement.node_id] = (
+            placement.node_id, cpu + per_task.cpu_millis, memory + per_task.memory_mib,
+            tuple(sorted({*devices, *placement.device_ids})),
+        )  # fmt: skip
+    return tuple(found[node] for node in sorted(found))
 
 
 def _only_on(snapshot: Snapshot, node_ids: Collection[int]) -> Snapshot:

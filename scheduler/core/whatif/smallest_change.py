@@ -255,9 +255,10 @@ def _fits(context: CycleContext, row: int, variant: Variant) -> bool:
         job_class.query.who,
         wall=int(wall_of(cluster, np.array([variant.time_limit_seconds or bound]))[0]),
         isolation=snapshot.queues.isolation.item(variant.queue_row),
+        inside=job_class.query.inside,
         rules=job_class.query.rules,
     )
-    candidates = Candidates(query, workspace, context.rules_of(query))
+    candidates = Candidates(query, context.workspace_of(query), context.rules_of(query))
     if tasks == 1:
         return candidates.best() >= 0
     return fit_on(candidates.slots(), variant.shape, cluster)

@@ -19,6 +19,7 @@ MOST_HOURS: Final = 366 * 24
 
 class Command(BaseCommand):
     help = "Adds to a job's effective priority for a time; 0 points end its boost."
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("job", type=int, help="number of the job")

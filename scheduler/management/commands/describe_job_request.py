@@ -23,6 +23,7 @@ answer, with the field, the reason and what to do. This page is made from the de
 
 class Command(BaseCommand):
     help = "Print docs/reference/job-request.md."
+    requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write(page(), ending="")

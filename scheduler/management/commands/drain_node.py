@@ -24,6 +24,7 @@ class Command(BaseCommand):
         "Drains nodes: no new jobs; running jobs continue to their end, or with --deadline leave until then. "
         "--undo makes the nodes schedulable again."
     )
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node", nargs="*", help="names of nodes")

@@ -13,6 +13,7 @@ from scheduler.services.cluster.nodes import issue_join_token
 
 class Command(BaseCommand):
     help = "Creates a join token for node agents and prints it alone on the last line; the token is not shown again."
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--cluster", default="", help="name of the cluster (default: the first)")

@@ -18,6 +18,7 @@ from scheduler.services.moves.verbs import migrate_job
 
 class Command(BaseCommand):
     help = "Moves a running job: the job writes a checkpoint, ends, and continues from it on another node."
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("job", type=int, help="number of the job")

@@ -16,6 +16,7 @@ from scheduler.services.moves.rebalance import Proposal, apply_moves, propose_mo
 
 class Command(BaseCommand):
     help = "Proposes single moves of running jobs after which waiting jobs start, with costs; --apply begins some."
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--cluster", default="", help="slug of the cluster (default: the first one)")

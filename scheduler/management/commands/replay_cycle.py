@@ -15,6 +15,7 @@ from scheduler.state.records.recordings import NotRecorded
 
 class Command(BaseCommand):
     help = __doc__
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

@@ -16,6 +16,7 @@ class Command(BaseCommand):
         "Prunes and rolls up rows older than the retention settings. No figure of the ledger is lost, and the audit"
         " trail can still be proved."
     )
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

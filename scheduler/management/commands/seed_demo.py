@@ -35,6 +35,7 @@ def demo_password(username: str) -> str:
 
 class Command(BaseCommand):
     help = "Loads demo people, projects, queues and quotas."
+    requires_system_checks: list[str] = []
 
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:

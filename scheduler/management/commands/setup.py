@@ -13,6 +13,7 @@ class Command(BaseCommand):
     help = (
         "Creates the priority classes, the default profile and a first cluster with a queue, where missing."
     )
+    requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         cluster = ensure_defaults()

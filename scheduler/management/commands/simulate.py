@@ -33,6 +33,7 @@ from scheduler.state.records import recordings
 
 class Command(BaseCommand):
     help = __doc__
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("trace")

@@ -18,11 +18,13 @@ from scheduler.state.db.fragments import live_attempts
 from scheduler.state.db.sql import int_array, run, run_together
 from scheduler.state.ledger import ledger
 from scheduler.state.ledger.ledger import Accounts
+from scheduler.state.settle.locked_attempts import LOCK_JOBS
 
 #: An attempt younger than this may have been written just now.
 YOUNG: Final = timedelta(seconds=30)
 #: Why a hold is there that the start did not write.
 BUDGET_BEGAN: Final = "its budget began to count while it ran"
+LONGER_LIMIT: Final = "its time limit was made longer"
 FOUND: Final = "found by the reconciler"
 
 _LIVE: Final = f"""
@@ -45,7 +47,7 @@ WHERE job.project_id = ANY(%s::bigint[])
 
 
 def hold_running(rows: Sequence[Any], *, now: datetime, drift: bool) -> int:
-    """Set aside for these attempts, which are locked, until their time limit; answers for how many.
+    """Set aside for these attempts, whose jobs are locked, until their time limit; answers for how many.
 
     A budget that is spent does not refuse: refusing would not stop them. With `drift`, those that began when the
     budget was there are findings.
@@ -72,6 +74,29 @@ def hold_running(rows: Sequence[Any], *, now: datetime, drift: bool) -> int:
     return len({line.attempt_id for line in lines})
 
 
+def hold_longer(ending: ledger.Ending, *, now: datetime) -> None:
+    """Set aside more for a running attempt whose job got a longer time limit, where something was set aside for it.
+
+    Raises IntegrityError where a budget has too little left. What a shorter limit leaves is given back at the end.
+    """
+    accounts = ledger.read([ending])
+    own, held = accounts.entries.get(ending.attempt_id, []), accounts.runs.get(ending.attempt_id)
+    if held is None or not core.is_set_aside(own):
+        return
+    until_s = held.limit_s or int(now.timestamp()) + settings.LEDGER_OPEN_HOLD_SECONDS
+    begin_s = min(entry.from_s for entry in own)
+    cuts = {edge for terms in accounts.books.of(ending.project_id) for edge in terms.cuts(begin_s, until_s)}
+    more = core.more_hold(own, until_s=until_s, cuts=cuts, prices=accounts.books.prices)
+    lines = [
+        ledger.Line(
+            ending.project_id, ending.user_id, ending.job_number, ending.attempt_id, entry, LONGER_LIMIT
+        )
+        for entry in more
+    ]
+    if statements := ledger.write(lines, accounts.books, at=now):
+        run_together(*statements)
+
+
 def hold_all_running(*, now: datetime | None = None) -> int:
     """The same for all that run and have nothing set aside, in the transaction that lets a budget begin to count."""
     now = now or timezone.now()
@@ -81,13 +106,14 @@ def hold_all_running(*, now: datetime | None = None) -> int:
 
 
 def lock(attempt_ids: Sequence[int]) -> set[int]:
-    """Lock budget periods, then attempts, so that other writers of their lines wait. Answers those that live."""
+    """Lock budget periods, then the jobs, so that other writers of their lines wait. Answers those that live."""
     ledger.lock_periods(attempt_ids)
-    rows = run(
-        "SELECT id, is_live FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE",
-        [int_array(attempt_ids)],
-    )
-    return {attempt_id for attempt_id, is_live in rows if is_live}
+    ids = int_array(attempt_ids)
+    run(LOCK_JOBS, [ids])
+    return {
+        row[0]
+        for row in run("SELECT id FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) AND is_live", [ids])
+    }
 
 
 def to_hold(project_ids: Iterable[int], *, now: datetime | None = None) -> list[Entry]:

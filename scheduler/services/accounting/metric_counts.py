@@ -7,8 +7,9 @@ or neither. What a retention rule removes later stays counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import structlog
 from django.db import DatabaseError, connection, transaction
@@ -49,6 +50,7 @@ FAILED: Final = "attempts_failed"
 PREEMPTED: Final = "preemptions"
 CYCLES_FAILED: Final = "cycles_failed"
 DRIFT: Final = "quota_drift"
+BACKFILLED: Final = "backfilled_starts"
 
 #: Events of one transaction, and batches of one run: after a long pause the next run goes on.
 BATCH: Final = 5_000
@@ -190,8 +192,21 @@ def _step(source: Source, until: int) -> bool:
 
 def add_one(name: str, label: str) -> None:
     """Count one of what has no row of its own, such as a planning cycle that failed. Never raises for the database."""
+    _add(name, "VALUES (%s, %s, '', 1)", [name, label])
+
+
+def add_by_queue(name: str, queue_ids: Iterable[int]) -> None:
+    """Count one for each of these, by its queue. Never raises for the database."""
+    counted = Counter(queue_ids)
+    rows = """SELECT %s, queue.slug, '', v.count FROM unnest(%s::bigint[], %s::bigint[]) v(id, count)
+        JOIN scheduler_queue queue USING (id)"""
+    if counted:
+        _add(name, rows, [name, [*counted], [*counted.values()]])
+
+
+def _add(name: str, rows: str, parameters: Sequence[Any]) -> None:
     try:
         with connection.cursor() as database:
-            database.execute(_ADD.format(rows="VALUES (%s, %s, '', 1)"), [name, label])
+            database.execute(_ADD.format(rows=rows), parameters)
     except DatabaseError as error:
-        log.warning("metric_not_counted", name=name, label=label, error=str(error))
+        log.warning("metric_not_counted", name=name, error=str(error))

@@ -18,6 +18,7 @@ from quotas.services.reconcile import Mismatch, record_drift
 from scheduler.core.lifecycle import LIVE_ATTEMPT
 from scheduler.state.db.sql import int_array, run, run_together
 from scheduler.state.ledger import ledger
+from scheduler.state.settle.locked_attempts import LOCK_JOBS
 
 #: How far back ended attempts are checked; the thorough check goes as far back as lines are kept.
 LOOK_BACK: Final = timedelta(days=2)
@@ -134,10 +135,7 @@ def _wrong(since: datetime, until: datetime, only: Sequence[int] | None = None) 
 
 def _correct(ids: Sequence[int], since: datetime, now: datetime) -> int:
     ledger.lock_periods(ids)
-    run(
-        "SELECT id FROM scheduler_attempt WHERE id = ANY(%s::bigint[]) ORDER BY id FOR NO KEY UPDATE",
-        [int_array(ids)],
-    )
+    run(LOCK_JOBS, [int_array(ids)])
     found = _wrong(since, now, ids)
     if not found:
         return 0

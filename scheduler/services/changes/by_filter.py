@@ -25,6 +25,7 @@ USUAL_JOBS: Final = 1000
 BATCH: Final = 500
 _ENDING: Final = frozenset({JobState.STOPPING, JobState.PREEMPTING, JobState.MIGRATING})
 #: States in which a verb changes a job; jobs in other states do not match.
+#: A filter that names states may requeue jobs that have ended, too: without one, all that ever ended would run again.
 STATES: Final[Mapping[str, frozenset[JobState]]] = {
     "cancel": frozenset(JobState) - TERMINAL - {JobState.STOPPING},
     "hold": PENDING | INTERRUPTED,
@@ -46,13 +47,15 @@ class FilterOutcome:
 
 def act_on_matching(
     verb: str, jobs: JobQuerySet, *, by: User, words: str, reason: str = "", priority: Any = None,
-    most: int = USUAL_JOBS, after: int = 0, dry_run: bool = False,
+    most: int = USUAL_JOBS, after: int = 0, dry_run: bool = False, names_states: bool = False,
 ) -> FilterOutcome:  # fmt: skip
     """Apply a verb to the jobs that can be changed by it, the oldest first; `words` are the filter for the audit trail.
 
     Each job is judged by itself, with the rights of `by`. What a batch has done stays done when a later one fails.
+    With `names_states` the filter says which states, so that `requeue` takes jobs that have ended, too.
     """
-    matching = jobs.in_states(STATES[verb]).filter(number__gt=after).order_by("number")
+    states = STATES[verb] | (TERMINAL if verb == "requeue" and names_states else frozenset())
+    matching = jobs.in_states(states).filter(number__gt=after).order_by("number")
     numbers = list(matching.values_list("number", flat=True)[:most])
     total = Outcome()
     thing = audit.Thing("jobs", "", f"jobs by filter: {words}"[:200])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,10 +18,12 @@ from scheduler import outbox
 from scheduler.core.lifecycle import PENDING, JobState
 from scheduler.deadlines import check_after
 from scheduler.models import Job, JobDependency, JobRequest
+from scheduler.services.changes import running_limits
 from scheduler.services.changes.parse_change import parse_change, refuse_ended
 from scheduler.services.jobs.write_jobs import require_room
 from scheduler.services.submission.dependencies import Others, look_at_others, rows_of
 from scheduler.services.submission.job_spec import JOB, JobSpec
+from scheduler.state.db.sql import int_array
 from scheduler.state.lifecycle.dependencies import conditions_of, not_evaluated, wait_reason
 from scheduler.state.lifecycle.transitions import announce_job, record_event
 
@@ -39,7 +41,7 @@ WITH RECURSIVE before(number) AS (
         LEFT JOIN scheduler_jobrequest element ON element.array_number = edge.on_array
     WHERE edge.on_id IS NOT NULL OR element.number IS NOT NULL
 )
-SELECT EXISTS (SELECT FROM before WHERE number = %(job)s)
+SELECT EXISTS (SELECT FROM before WHERE number = ANY(%(waiting)s::bigint[]))
 """
 
 
@@ -56,8 +58,10 @@ def change_job(
         message = "Nothing to change: the body names no field."
         raise InvalidInput(message, problems=[FieldProblem("", message, "required")])
     with transaction.atomic():
-        _lock_waits("depends_on" in changes)
+        lock_waits("depends_on" in changes)
         row = Job.objects.select_related("queue", "project", "user").get(pk=job.pk)
+        if "time_limit" in changes:  # budgets are locked before the job, as where it ends
+            running_limits.lock_budgets(row)
         others = Others({}, (), {})
         if "depends_on" in changes:  # others are locked before the job, as where they end
             others = look_at_others([parse_change(row, changes, by=by)[0]])
@@ -67,7 +71,7 @@ def change_job(
     return row
 
 
-def _lock_waits(wanted: bool) -> None:
+def lock_waits(wanted: bool) -> None:
     if wanted:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_WAITS_LOCK])
@@ -91,7 +95,7 @@ def _lock(row: Job, seen: int | None) -> None:
 
 def _write(job: Job, spec: JobSpec, sent: frozenset[str], others: Others, *, by: User, reason: str) -> None:
     now = timezone.now()
-    before, after = _differences(job, spec)
+    before, after = differences(job, spec)
     waits = _change_waits(job, spec, others) if "depends_on" in sent else None
     if waits is not None:
         before, after = before | {"depends_on": waits[0]}, after | {"depends_on": waits[1]}
@@ -100,21 +104,24 @@ def _write(job: Job, spec: JobSpec, sent: frozenset[str], others: Others, *, by:
     if spec.queue.pk != job.queue_id and job.state in PENDING:
         require_room(spec.queue)
     clusters = {job.queue.cluster_id, spec.queue.cluster_id}
-    columns = {name: value for name, value in after.items() if name in _REQUEST_COLUMNS}
+    columns = {name: value for name, value in after.items() if name in REQUEST_COLUMNS}
     if columns:
         JobRequest.objects.filter(pk=job.pk).update(**columns)
     for name, value in columns.items():
         setattr(job, name, value)
     job.queue = spec.queue
-    moved = _moved(job, at=now) if job.state in PENDING and after.keys() - _KEEPS_ITS_PLACE else {}
+    running_limits.follow(job, before, at=now)
+    moved = _moved(job, at=now) if job.state in PENDING and after.keys() - KEEPS_ITS_PLACE else {}
     for name, value in moved.items():
         setattr(job, name, value)
+    if "relax" in after:
+        moved["relaxed"] = job.relaxed = None  # what is due already is relaxed again at the next look
     job.check_at = check_after(job, now)
     Job.objects.filter(pk=job.pk).update(
         queue_id=job.queue_id, check_at=job.check_at, generation=F("generation") + 1, **moved
     )
     job.generation += 1
-    shown = {"before": _shown(before), "after": _shown(after)}
+    shown = {"before": as_json(before), "after": as_json(after)}
     names = ", ".join(sorted(shown["after"]))
     because = f"changed by {by.username} ({names})" + (f": {reason}" if reason else "")
     record_event(job, CHANGED_EVENT, because=because, by=by, at=now, details=shown)
@@ -128,18 +135,18 @@ def _write(job: Job, spec: JobSpec, sent: frozenset[str], others: Others, *, by:
 
 
 #: What decides neither where nor when a job may start: its reason, and nodes that a gang has gathered, stay.
-_KEEPS_ITS_PLACE: Final = frozenset(
+KEEPS_ITS_PLACE: Final = frozenset(
     {"name", "labels", "mail_types", "max_restarts", "preemptible", "priority"}
 )
-_REQUEST_COLUMNS: Final = frozenset(JOB.columns()) - {"project_id", "queue_id"}
+REQUEST_COLUMNS: Final = frozenset(JOB.columns()) - {"project_id", "queue_id"}
 
 
-def _differences(job: Job, spec: JobSpec) -> tuple[dict[str, Any], dict[str, Any]]:
+def differences(job: Job, spec: JobSpec) -> tuple[dict[str, Any], dict[str, Any]]:
     """Columns of the request that the change makes others: as they are, and as they will be."""
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     for column, attribute in JOB.columns().items():
-        if "." in attribute or column not in _REQUEST_COLUMNS:
+        if "." in attribute or column not in REQUEST_COLUMNS:
             continue
         old, new = getattr(job, column), getattr(spec, attribute)
         if old != new:
@@ -149,7 +156,7 @@ def _differences(job: Job, spec: JobSpec) -> tuple[dict[str, Any], dict[str, Any
     return before, after
 
 
-def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON keeps them."""
     return {
         name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()
@@ -181,7 +188,7 @@ def _moved(job: Job, *, at: datetime) -> dict[str, Any]:
 
 def _change_waits(job: Job, spec: JobSpec, others: Others) -> tuple[list[str], list[str]] | None:
     """Replace the dependencies of the job by those of the request; both as text, None where they are equal."""
-    _refuse_circle(job, spec)
+    refuse_circle([job.number], spec, said=f"job {job.said_number}")
     before = sorted(_said(d) for d in job.dependencies.all())
     rows = rows_of(job.number, spec, others)
     after = sorted(_said(d) for d in rows)
@@ -198,14 +205,15 @@ def _change_waits(job: Job, spec: JobSpec, others: Others) -> tuple[list[str], l
     return before, after
 
 
-def _refuse_circle(job: Job, spec: JobSpec) -> None:
+def refuse_circle(numbers: Collection[int], spec: JobSpec, *, said: str) -> None:
+    """Raise InvalidInput where one of these jobs would wait for itself or for a job that waits for one of these."""
     jobs = [d.number for d in spec.depends_on if d.number and not d.is_array]
     arrays = [d.number for d in spec.depends_on if d.is_array]
     with connection.cursor() as cursor:
-        cursor.execute(_LEADS_TO, {"jobs": jobs, "arrays": arrays, "job": job.number})
+        cursor.execute(_LEADS_TO, {"jobs": jobs, "arrays": arrays, "waiting": int_array(numbers)})
         (circle,) = cursor.fetchone() or (False,)
     if circle:
-        text = f"Circular dependency: something named here is job {job.said_number} or waits for it."
+        text = f"Circular dependency: something named here is {said} or waits for it."
         raise InvalidInput(text, problems=[FieldProblem("depends_on", text, "circle")])
 
 

@@ -23,18 +23,16 @@ from accounts.models import Project, User
 from accounts.services import audit
 from scheduler import outbox
 from scheduler.core.lifecycle import ACTIVE, INTERRUPTED, PENDING, PUBLIC, TERMINAL, JobState, StopReason
-from scheduler.models import Allocation, Attempt, Job
-from scheduler.services.jobs.verbs import HOLDERS, may_release, queue_again
+from scheduler.models import Allocation, Attempt
+from scheduler.services.jobs.verbs import HOLDERS, may_release
 from scheduler.services.jobs.write_jobs import held_reason
 from scheduler.state.db.query import RowQuery
 from scheduler.state.db.sql import int_array, run
-from scheduler.state.lifecycle.dependencies import EndedJob, not_evaluated, resolve_dependants
-from scheduler.state.lifecycle.transitions import NO_REASON
+from scheduler.state.lifecycle.dependencies import EndedJob, not_evaluated, reasons_of, resolve_dependants
+from scheduler.state.lifecycle.transitions import MOST_ANNOUNCED, NO_REASON
 
 #: Numbers of jobs that an audit row names; it counts the others.
 MOST_NAMED: Final = 1000
-#: Up to this number, the change of each job is announced to its page; with more, only to lists.
-MOST_ANNOUNCED: Final = 1000
 
 
 class Alike(NamedTuple):
@@ -297,8 +295,11 @@ class _Release(_Act):
     def write(self) -> None:
         for move in self.moves:
             waits = {row[0] for row in run(_WAIT_FOR_OTHERS, [_all_of(move.jobs)])}
-            for job in Job.objects.filter(pk__in=waits).order_by("pk").select_related("queue"):
-                queue_again(job, because=self.because, by=self.by, at=self.at)
+            for missing, numbers in reasons_of(waits, at=self.at):
+                columns = {"held_by": "", **missing} if missing else move.columns
+                self.move(
+                    _Move(JobState.BLOCKED if missing else move.to, move.jobs, columns), int_array(numbers)
+                )
             free = (number for jobs in move.jobs for number in jobs.numbers if number not in waits)
             self.move(move, int_array(free) if waits else _all_of(move.jobs))
         for cluster_id in {jobs.cluster_id for jobs in self.jobs}:

@@ -26,9 +26,9 @@ WHILE_PENDING: Final = (
     "name", "queue", "priority", "time_limit", "tasks", "nodes", "tasks_per_node", "min_tasks", "cpu_cores", "memory",
     "cpu_limit", "memory_limit", "gpu_count", "gpu_type", "gpu_slice", "gpu_share", "storage_bytes", "extras",
     "begin_at", "deadline", "deadline_action", "wait_limit", "node_selector", "labels", "mail_type", "preemptible",
-    "max_restarts", "depends_on",
+    "max_restarts", "depends_on", "relax", "reservation",
 )  # fmt: skip
-#: And while it runs; a time limit only downwards.
+#: And while it runs; only operators make its time limit longer.
 WHILE_RUNNING: Final = ("name", "time_limit", "labels", "mail_type")
 #: What decides whether a job could ever start.
 _SIZE: Final = frozenset({
@@ -64,7 +64,7 @@ def parse_change(job: Job, changes: Mapping[str, Any], *, by: User) -> tuple[Job
             cluster_id=spec.queue.cluster_id,
         )  # fmt: skip
     if not inputs.problems and job.state not in PENDING | {JobState.PREEMPTED}:
-        _refuse_longer(inputs, job, spec, sent)
+        _refuse_longer(inputs, job, spec, sent, by=by)
     inputs.finish("The job cannot be changed")
     return spec, sent
 
@@ -97,6 +97,7 @@ def _as_sent(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
         "command": job.command, "script": job.script, "gpu_count": job.gpus, "gpu_type": job.gpu_model,
         "gpu_slice": job.gpu_slice, "assembly_timeout": job.assembly_timeout_seconds or 0,
         "wait_limit": job.wait_limit_seconds, "deadline": job.deadline_at, "pack": job.pack,
+        "relax": job.relax,
     }  # fmt: skip
     if changes.get("gpu_type") and "gpu_slice" not in changes:
         del given["gpu_slice"]
@@ -154,13 +155,20 @@ def _left_out(default: Any) -> Any:
     return type(default)(default) if isinstance(default, (dict, list)) else default
 
 
-def _refuse_longer(inputs: RequestInputs, job: Job, spec: JobSpec, sent: Collection[str]) -> None:
-    """A running job's time limit may only become shorter: its nodes keep the limit that they were given."""
-    before, after = job.time_limit_seconds, spec.time_limit_seconds
-    if "time_limit" in sent and before is not None and (after is None or after > before):
+def is_longer(before: int | None, after: int | None) -> bool:
+    """Whether a job may run longer with the time limit `after` than with `before`; None is no limit."""
+    return before is not None and (after is None or after > before)
+
+
+def _refuse_longer(
+    inputs: RequestInputs, job: Job, spec: JobSpec, sent: Collection[str], *, by: User
+) -> None:
+    """Others were planned behind a running job by its time limit: only an operator makes it longer, as in Slurm."""
+    before = job.time_limit_seconds
+    if "time_limit" in sent and is_longer(before, spec.time_limit_seconds) and not by.is_operator:
         inputs.wrong(
             "time_limit",
-            f"A running job keeps its time limit of {before} seconds or gets a shorter one. Requeue the job and change "
-            "the limit then, or submit the rest of the work as another job.",
+            f"The time limit of a running job is {before} seconds; you can shorten it, and an operator can make it "
+            "longer. Ask an operator, or submit the rest of the work as another job.",
             code="not-changeable",
         )

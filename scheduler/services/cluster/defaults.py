@@ -9,8 +9,10 @@ from django.db import transaction
 
 from accounts.services import audit
 from scheduler import outbox
-from scheduler.models import Cluster, Partition, PriorityClass, Queue, SchedulerProfile
+from scheduler.models import Cluster, Partition, PriorityClass, Queue, SchedulerProfile, VersionOrigin
 from scheduler.services.cluster import named_rows
+from scheduler.state.records import profile_versions
+from scheduler.state.records.profile_versions import Origin
 
 #: Name, value, aliases, the classes it may preempt, what it is for.
 PRIORITY_CLASSES: Final[tuple[tuple[str, int, list[str], list[str], str], ...]] = (
@@ -44,7 +46,11 @@ def ensure_defaults() -> Cluster:
             "backfill": settings.SCHEDULING_BACKFILL,
         },
     )
-    if not created:
+    if created:
+        profile_versions.add(
+            profile, Origin(VersionOrigin.CREATE), by="", reason="Created at the first start."
+        )
+    else:
         _follow_settings()
     cluster = Cluster.objects.order_by("id").first()
     if cluster is None:
@@ -58,6 +64,7 @@ def ensure_defaults() -> Cluster:
 def _follow_settings() -> None:
     """Give the default profile the order and backfill that the site's settings say, where they are set."""
     profile = SchedulerProfile.objects.select_for_update().get(name=named_rows.DEFAULT_PROFILE)
+    profile_versions.keep_present(profile)
     before, given = {}, named_rows.given_by_settings(profile)
     for field, name in given.items():
         if getattr(profile, field) != (value := getattr(settings, name)):
@@ -68,12 +75,14 @@ def _follow_settings() -> None:
     profile.version += 1
     profile.save(update_fields=[*before, "version"])
     named_rows.refuse_change(profile, {})
+    reason = f"Set by {', '.join(given[field] for field in before)}."
+    profile_versions.add(profile, Origin(VersionOrigin.SETTINGS), by="", reason=reason)
     for cluster in Cluster.objects.values_list("pk", flat=True):
         outbox.wake_planner(cluster, trigger="settings")
     audit.record(
         by=None, action="schedulerprofile.edit", thing=profile, before=before,
         after={field: getattr(profile, field) for field in before},
-        reason=f"Set by {', '.join(given[field] for field in before)}.",
+        reason=reason,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ LIMITS: Final[dict[str, tuple[int, int]]] = {
     "max_wall_seconds": (1, MAX_SECONDS),
     "default_wait_seconds": (1, MAX_SECONDS),
     "default_assembly_seconds": (1, MAX_ASSEMBLY_SECONDS),
+    "preference_wait_seconds": (1, MAX_SECONDS),
     "results_days": (0, 36_500),
     "results_job_mib": (0, 2**31 - 1),
     "scratch_mib": (0, 2**31 - 1),

@@ -24,11 +24,13 @@ from scheduler.models import (
     Queue,
     Reservation,
     SchedulerProfile,
+    VersionOrigin,
 )
 from scheduler.services.cluster import named_rows, overcommit
 from scheduler.services.cluster.inventory_service import refuse_other_place
 from scheduler.services.cluster.taints import signed
-from scheduler.state.records import policy_faults
+from scheduler.state.records import policy_faults, profile_versions
+from scheduler.state.records.profile_versions import Origin
 
 #: What may be written here, and who may: the policy of the site is the admins', the rest the operators'.
 VERBS: Final[Mapping[type[models.Model], str]] = {
@@ -67,11 +69,13 @@ def save_settings(
     by: User,
     reason: str,
     save_relations: Callable[[], None] = lambda: None,
+    origin: Origin | None = None,
 ) -> models.Model:
     """Write a row that an admin page has filled in; only `changed_fields` of a row that exists.
 
     The other fields may have changed since: counters of use belong to the planner. `save_relations` writes the
-    many-to-many rows in the same transaction.
+    many-to-many rows in the same transaction. `origin` is how a new version of a profile comes about, where it is not
+    edited.
     """
     kind = type(thing)
     _require(by, kind, thing)
@@ -79,22 +83,19 @@ def save_settings(
     reason = _needed(reason, f"Give a reason for changing this {thing._meta.verbose_name}.")
     before: dict[str, Any] = {}
     if thing.pk is None:
+        if isinstance(thing, Node):
+            thing.taints = signed(thing.taints, (), by=by.username, reason=reason, at=timezone.now())
         thing.save()
     else:
         row = kind._default_manager.select_for_update(of=("self",)).get(pk=thing.pk)
         before = settings_of(row)
+        if isinstance(row, SchedulerProfile):
+            profile_versions.keep_present(row)
         if isinstance(thing, Node) and isinstance(row, Node) and "taints" in changed_fields:
             thing.taints = signed(thing.taints, row.taints, by=by.username, reason=reason, at=timezone.now())
         if isinstance(thing, PriorityClass):
             named_rows.refuse_change(thing, before)  # before the database does, without a sentence
-        own = [field.name for field in thing._meta.concrete_fields if field.name in changed_fields]
-        for counter in COUNTERS:
-            if hasattr(row, counter):
-                setattr(thing, counter, getattr(row, counter) + 1)
-                own.append(counter)
-        if hasattr(thing, "updated_at"):
-            own.append("updated_at")
-        thing.save(update_fields=own)
+        _write(thing, row, changed_fields, before)
     save_relations()
     named_rows.refuse_change(thing, before)
     if isinstance(thing, Node):
@@ -104,10 +105,45 @@ def save_settings(
         policy_faults.rules_are_new(thing.name)
     old, new = audit.changed(before, settings_of(kind._default_manager.get(pk=thing.pk)))
     if old or new:
+        if isinstance(thing, SchedulerProfile):
+            made = VersionOrigin.EDIT if before else VersionOrigin.CREATE
+            profile_versions.add(thing, origin or Origin(made), by=by.username, reason=reason)
         _announce(thing)
-        action = f"{thing._meta.model_name}.{'edit' if before else 'create'}"
-        _record(by, action, thing, old, new, reason)
+        verb = origin.kind.value if origin else "edit" if before else "create"
+        _record(by, f"{thing._meta.model_name}.{verb}", thing, old, new, reason)
     return thing
+
+
+def _write(
+    thing: models.Model, row: models.Model, changed_fields: list[str], before: Mapping[str, Any]
+) -> None:
+    """Write these fields of a row that exists, and raise its counter; that of a profile only where a field differs."""
+    own = [field.name for field in thing._meta.concrete_fields if field.name in changed_fields]
+    same = isinstance(thing, SchedulerProfile) and all(
+        audit.plain(getattr(thing, name)) == before[name] for name in own
+    )
+    for counter in COUNTERS:
+        if hasattr(row, counter):
+            setattr(thing, counter, getattr(row, counter) + (not same))
+            own.append(counter)
+    if hasattr(thing, "updated_at"):
+        own.append("updated_at")
+    thing.save(update_fields=own)
+
+
+def refuse_stale(row: models.Model, expected: int | None) -> None:
+    """Raise Conflict (412) where the version or generation of a row, which is locked, is another one."""
+    counter = next((name for name in COUNTERS if hasattr(row, name)), None)
+    if expected is None or counter is None or getattr(row, counter) == expected:
+        return
+    raise Conflict(
+        f"The {row._meta.verbose_name} {row} was changed since you read it: its {counter} is "
+        f"{getattr(row, counter)} and not {expected}.",
+        code="stale",
+        status=412,
+        way_out="Read the current values, then repeat your change.",
+        extra={counter: getattr(row, counter)},
+    )
 
 
 @transaction.atomic

@@ -46,6 +46,8 @@ class AgentMessage:
     described: Sequence[DescribedTask] = ()
     #: Of tasks whose job has become smaller: the size that their files say, by task; None from an agent of before.
     worlds: Mapping[int, int] | None = None
+    #: Of tasks whose time limit was changed while they ran: the limit that the agent has heard of, by task.
+    limits: Mapping[int, int] | None = None
 
 
 class AgentAnswer(NamedTuple):
@@ -108,17 +110,18 @@ def find_orders(messages: Sequence[AgentMessage]) -> list[AgentAnswer | Exceptio
     asked = [(agents[m.key].node, m.known or {}) for m in messages if m.key in agents]
     orders = iter(dispatch.orders_together(asked))
     return [
-        AgentAnswer(agent.node, _news(message, _spare_unknown(message, agent, next(orders))))
+        AgentAnswer(agent.node, without_known_news(message, _spare_unknown(message, agent, next(orders))))
         if (agent := agents.get(message.key)) is not None
         else unknown_agent()
         for message in messages
     ]
 
 
-def _news(message: AgentMessage, orders: Orders) -> Orders:
-    """Without the sizes that the agent knows by now, or does not understand: it would be answered at once again."""
-    known = message.worlds
-    orders.worlds = [one for one in orders.worlds if known is not None and known.get(one[0]) != one[2]]
+def without_known_news(message: AgentMessage, orders: Orders) -> Orders:
+    """Without what the agent knows by now, or does not understand: it would be answered at once again."""
+    sizes, limits = message.worlds, message.limits
+    orders.worlds = [one for one in orders.worlds if sizes is not None and sizes.get(one[0]) != one[2]]
+    orders.limits = [one for one in orders.limits if limits is not None and limits.get(one[0]) != one[2]]
     return orders
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +17,7 @@ from django.db import transaction
 
 from infra.db.prepared import ask_together
 from scheduler import outbox
-from scheduler.agent.protocol import Assignment, CheckpointTerms, OutputFiles
+from scheduler.agent.protocol import Assignment, CheckpointTerms, LimitSignal, OutputFiles
 from scheduler.core.lifecycle import TaskState
 from scheduler.models import Device, Node
 from scheduler.models.results.checkpoint_policy import policy_of
@@ -112,7 +113,7 @@ SELECT a.id, a.epoch, j.number, r.uuid, r.name, person.username, project.slug, q
     queue.scratch_mib, r.output_path, r.error_path, r.open_mode, r.probes,
     CASE WHEN a.epoch > 1 THEN (SELECT min(t.id) FROM scheduler_attempt e JOIN scheduler_task t ON t.attempt_id = e.id
         WHERE e.job_id = j.number) END,
-    r.secrets, j.user_id, j.project_id, r.upload,
+    r.secrets, j.user_id, j.project_id, r.upload, r.image, r.limit_signal,
     (SELECT c.slug FROM scheduler_cluster c WHERE c.id = queue.cluster_id)
 FROM scheduler_attempt a JOIN scheduler_job j ON j.number = a.job_id
     JOIN scheduler_jobrequest r ON r.number = a.job_id
@@ -166,6 +167,8 @@ class _AttemptRow(NamedTuple):
     user_id: int
     project_id: int
     upload: UUID | None
+    image: str | None
+    limit_signal: str  # JSON
     cluster: str | None
 
     @property
@@ -228,6 +231,8 @@ def _describe(
             assignment["first_task"] = first
         if (upload := attempts[task.attempt].upload) is not None:
             assignment["upload"] = str(upload)
+        if (image := attempts[task.attempt].image) is not None:
+            assignment["image"] = image
         assignments.append(assignment)
     return assignments
 
@@ -301,11 +306,18 @@ def _add_options(assignment: Assignment, task: _StartableTask, job: _AttemptRow,
         assignment["least_tasks"], assignment["most_tasks"] = job.min_tasks, job.tasks
     if job.array_number is not None and job.array_index is not None:
         assignment["array_id"], assignment["array_index"] = str(job.array_number), job.array_index
-    if job.checkpoint != "{}":
-        _add_checkpoint(assignment, job)
+    _add_signals(assignment, job)
 
 
-def _add_checkpoint(assignment: Assignment, job: _AttemptRow) -> None:
+def _add_signals(assignment: Assignment, job: _AttemptRow) -> None:
+    """The signal before the time limit, and how the job is asked for checkpoints."""
+    if job.limit_signal != "{}":
+        asked = json.loads(job.limit_signal)
+        number = int(getattr(signal, f"SIG{asked['signal']}"))
+        terms = LimitSignal(signal=number, to=asked["to"], before_seconds=asked["before"])
+        assignment["limit_signal"] = terms
+    if job.checkpoint == "{}":
+        return
     policy = policy_of(json.loads(job.checkpoint))
     if policy is not None:
         assignment["checkpoint"] = CheckpointTerms(

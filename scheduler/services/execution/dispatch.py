@@ -36,6 +36,8 @@ class Orders:
     checkpoints: list[list[int]] = field(default_factory=list)
     #: Tasks whose job has become smaller: [task, epoch, size, ranks that are left].
     worlds: list[list[Any]] = field(default_factory=list)
+    #: Tasks with another time limit than they were given: [task, epoch, seconds], 0 = none.
+    limits: list[list[int]] = field(default_factory=list)
     #: Tasks that the database does not know: the agent is to say whose they are.
     describe: list[list[int]] = field(default_factory=list)
 
@@ -48,6 +50,7 @@ class Orders:
             or self.checkpoints
             or self.describe
             or self.worlds
+            or self.limits
         )
 
 
@@ -69,6 +72,8 @@ class _LiveTask(NamedTuple):
     checkpoint_asked: int | None
     #: Of an attempt that was made smaller: the ranks that are to go on, in order.
     ranks_left: list[int] | None
+    #: The time limit that the job was given while it ran, 0 = none; null where that was not changed.
+    changed_limit: int | None
 
     @property
     def is_to_stop(self) -> bool:
@@ -103,6 +108,7 @@ def orders_for(node: Node, known: Mapping[int, int], *, give: bool = True) -> Or
     - Asked to stop: to be stopped, until it is reported ended. Where no agent has fetched it, it ends here.
     - To be suspended or resumed: ordered until it is reported so.
     - Known there and not live here: stale, to be stopped.
+    - With another time limit than it was given: ordered until the agent says that it has it.
     - Running here and unknown there: the agent is asked to verify; only its answer makes the task lost.
 
     With `give` False nothing new is handed out.
@@ -155,6 +161,7 @@ def _compare(live: Sequence[_LiveTask], known: Mapping[int, int]) -> _Compared:
         if not is_known:
             found.orders.verify.append([row.task, row.epoch])
     found.orders.worlds = _worlds(live, known)
+    found.orders.limits = _limits(live, known)
     epochs = {row.task: row.epoch for row in live}
     found.orders.stops += stale_stops(pair for pair in known.items() if epochs.get(pair[0]) != pair[1])
     return found
@@ -166,6 +173,15 @@ def _worlds(live: Sequence[_LiveTask], known: Mapping[int, int]) -> list[list[An
         [row.task, row.epoch, len(row.ranks_left), ranges_of(row.ranks_left)]
         for row in live
         if row.ranks_left and known.get(row.task) == row.epoch and not row.is_to_stop
+    ]
+
+
+def _limits(live: Sequence[_LiveTask], known: Mapping[int, int]) -> list[list[int]]:
+    """The tasks that go on with another time limit than they were given."""
+    return [
+        [row.task, row.epoch, row.changed_limit]
+        for row in live
+        if row.changed_limit is not None and known.get(row.task) == row.epoch and not row.is_to_stop
     ]
 
 
@@ -195,7 +211,9 @@ SELECT t.node_id, t.id, t.state, a.epoch, a.id, a.stop_asked_at IS NOT NULL, a.s
     CASE WHEN t.checkpoint_asked_at > now() - interval '1 minute'
         THEN (extract(epoch FROM t.checkpoint_asked_at) * 1000)::bigint END,
     CASE WHEN a.resized_at IS NOT NULL THEN ARRAY(SELECT other.rank FROM scheduler_task other
-        WHERE other.attempt_id = a.id AND other.is_live AND other.state <> 'stopping' ORDER BY other.rank) END
+        WHERE other.attempt_id = a.id AND other.is_live AND other.state <> 'stopping' ORDER BY other.rank) END,
+    CASE WHEN a.limit_changed_at IS NOT NULL THEN (SELECT coalesce(r.time_limit_seconds, 0)
+        FROM scheduler_jobrequest r WHERE r.number = a.job_id) END
 FROM scheduler_task t JOIN scheduler_attempt a ON a.id = t.attempt_id
 WHERE t.node_id = ANY(%s::bigint[]) AND t.is_live AND t.released_at IS NULL ORDER BY t.id
 """
@@ -205,8 +223,8 @@ def _live_tasks(node_ids: Iterable[int]) -> list[_LiveTask]:
     return [_LiveTask(*row) for row in ask(_LIVE, [int_array(node_ids)])]
 
 
-def end_unstarted(attempt_ids: Iterable[int]) -> None:
-    """End tasks that were never sent to an agent: they need no confirmation from it."""
+def end_unstarted(attempt_ids: Iterable[int], *, text: str = NEVER_STARTED) -> None:
+    """End tasks that were never sent to an agent: they need no confirmation from it. `text` says why."""
     ids = sorted(attempt_ids)
     with transaction.atomic():
         _lock_jobs_of(ids)
@@ -214,7 +232,7 @@ def end_unstarted(attempt_ids: Iterable[int]) -> None:
             "UPDATE scheduler_task t SET state = %s, ended_at = now(), end_text = %s"
             " FROM scheduler_attempt a WHERE a.id = t.attempt_id AND a.id = ANY(%s)"
             " AND a.stop_asked_at IS NOT NULL AND t.state = %s",
-            [TaskState.STOPPED.value, NEVER_STARTED, ids, TaskState.ASSIGNED.value],
+            [TaskState.STOPPED.value, text, ids, TaskState.ASSIGNED.value],
         )
     settle_many(ids)
 

@@ -11,13 +11,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from scheduler import outbox
-from scheduler.backends.registry import UnknownBackend
 from scheduler.core.lifecycle import StopReason
-from scheduler.models import Cluster
 from scheduler.services.cluster.heartbeats import DOOR_SCOPE
 from scheduler.services.cluster.node_scores import SILENT
 from scheduler.services.execution import dispatch
-from scheduler.services.execution.backend_driver import drive_backend
 from scheduler.services.execution.reports import BATCH, announce_nodes_of
 from scheduler.services.execution.slow_starts import note_slow_starts
 from scheduler.services.jobs import deadlines
@@ -61,11 +58,6 @@ def reconcile_all() -> Reconciled:
     overdue = _stop_overdue()
     waits = _end_waits()
     limits = deadlines.check_limits(at=timezone.now())
-    for cluster in Cluster.objects.order_by("id"):
-        try:
-            drive_backend(cluster)
-        except (ConnectionError, UnknownBackend) as error:
-            log.warning("backend_unavailable", cluster=cluster.slug, error=str(error))
     return Reconciled(unknown, down, len(lost), len(settled), overdue, waits, note_slow_starts(), limits)
 
 
@@ -129,16 +121,19 @@ def _end_unstarted() -> None:
 def _stop_overdue() -> int:
     """Stop attempts past their time limit whose agents have not; answers how many.
 
-    Attempts are locked without their jobs, and locked ones are skipped until the next run: it waits for none.
+    Jobs that are locked are skipped until the next run: it waits for none. What an attempt was before its job was
+    locked is looked at again.
     """
     with transaction.atomic():
         rows = run(
-            "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now() WHERE id IN ("
+            "UPDATE scheduler_attempt SET stop_reason = %s, stop_asked_at = now()"
+            " WHERE is_live AND stop_asked_at IS NULL AND suspended_at IS NULL AND id IN ("
             "  SELECT a.id FROM scheduler_attempt a JOIN scheduler_jobrequest r ON r.number = a.job_id"
+            "   JOIN scheduler_job j ON j.number = a.job_id"
             "  WHERE a.id IN (SELECT t.attempt_id FROM scheduler_task t WHERE t.released_at IS NULL) AND a.is_live"
             "  AND a.stop_asked_at IS NULL AND a.suspended_at IS NULL AND a.started_at"
             "   + make_interval(secs => r.time_limit_seconds + a.suspended_ms / 1000 + %s) < now()"
-            "  FOR NO KEY UPDATE OF a SKIP LOCKED) RETURNING id",
+            "  FOR NO KEY UPDATE OF j SKIP LOCKED) RETURNING id",
             [
                 StopReason.TIME_LIMIT.value,
                 settings.MUSTER_GRACE_SECONDS + LIMIT_SLACK_SECONDS,

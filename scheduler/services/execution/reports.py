@@ -27,7 +27,6 @@ from scheduler.state.load.quota_rows import Lines
 from scheduler.state.settle import partial_failure
 from scheduler.state.settle.events import Event, event_statements, unzipped, write_events
 from scheduler.state.settle.locked_attempts import (
-    LOCK_ATTEMPTS,
     AskedRows,
     LockedAttempts,
     ask_rows,
@@ -283,15 +282,13 @@ class _Locked(NamedTuple):
 
 
 def _lock_and_read(reported: Sequence[_Reported]) -> _Locked:
-    """Lock what the reports change, in the one order: what is held by tasks that have ended, jobs, attempts."""
+    """Lock what the reports change, in the one order: what is held by tasks that have ended, then jobs."""
     ended = [(r.node.pk, r.report["task"]) for r in reported if r.report["state"] != "running"]
     attempts = [row[0] for row in ask(_ATTEMPTS_OF, _pairs(ended))] if ended else []
     batch = Batch()
     lines = lock_held(batch, attempts) if attempts else None
     tasks = _pairs([(r.node.pk, r.report["task"]) for r in reported])
     batch.lock(_LOCK_JOBS, tasks)
-    if attempts:
-        batch.lock(LOCK_ATTEMPTS, [int_array(attempts)])
     rows = batch.add(_READ_TASKS, tasks)
     batch.send(ask_together)
     by_task = {(row.node, row.task): row for row in rows.read()}

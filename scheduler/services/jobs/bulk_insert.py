@@ -6,12 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from django.db import connection, models
 
 from infra.db.prepared import Rows, Statement, ask_together
 from scheduler.models import Job, JobEvent, JobRequest
+
+#: What new jobs may have beside their columns: it tells their first events apart, and stands in these alone.
+TRACEPARENT: Final = "traceparent"
 
 
 @dataclass(slots=True)
@@ -38,11 +41,12 @@ def insert_jobs_with_events(
     A job is two rows of one number, its request and what moves; `rows` have the columns of both, by their names
     in the tables. Columns that are equal in all rows go over as one JSON object and each of the others as an array: a
     thousand equal jobs cost little more than one, and the driver has few values to look at. Of `events`, which all
-    have the same columns, a job gets the one of its person (`actor_id`) and its door (`via` of the details).
+    have the same columns, a job gets the one of its person (`actor_id`) and its door (`via` of the details); where rows
+    have a `traceparent`, which is no column of theirs, also of its trace.
     Statements `along` run right after it in the same round trip; their rows are answered too.
     """
     sql = _statement(tuple(rows.equal), tuple(rows.differing), tuple(events[0]))
-    types = _types(Job)
+    types = _types_of_rows()
     arrays = [[_plain(v, types[name]) for v in column] for name, column in rows.differing.items()]
     numbers, *others = ask_together((sql, [_json(rows.equal), *arrays, _json(list(events))]), *along)
     return dict(numbers), others
@@ -50,12 +54,13 @@ def insert_jobs_with_events(
 
 @lru_cache(maxsize=64)
 def _statement(equal: tuple[str, ...], differing: tuple[str, ...], event: tuple[str, ...]) -> str:
-    types = _types(Job)
+    types = _types_of_rows()
     requests, jobs, events = (model._meta.db_table for model in (JobRequest, Job, JobEvent))
     requested = {column.column for column in JobRequest._meta.concrete_fields}
     named = [*equal, *differing]
     of_request = ", ".join(["number", *(name for name in named if name in requested)])
-    of_job = ", ".join(["number", *(name for name in named if name not in requested)])
+    of_job = ", ".join(["number", *(name for name in named if name not in {*requested, TRACEPARENT})])
+    same_trace = f"AND e.details->>'{TRACEPARENT}' IS NOT DISTINCT FROM nullif(new.{TRACEPARENT}, '')"
     values = ", ".join(
         [*(f"c.{name}" for name in equal), *(f"v.{name}::{types[name]}" for name in differing)]
     )
@@ -79,6 +84,7 @@ def _statement(equal: tuple[str, ...], differing: tuple[str, ...], event: tuple[
             SELECT {", ".join(f"e.{name}" for name in event)}, new.number
               FROM new JOIN json_populate_recordset(NULL::{events}, %s::json) AS e
                 ON e.actor_id = new.user_id AND e.details->>'via' = new.submitted_via
+                {same_trace if TRACEPARENT in named else ""}
         )
         SELECT uuid, number FROM new
         """  # noqa: S608  nothing but names of tables, columns and types
@@ -92,6 +98,11 @@ def _types(model: type[models.Model]) -> dict[str, str]:
         kind = column.rel_db_type(connection) if column.is_relation else column.db_type(connection)
         types[str(column.column)] = "text" if str(kind).startswith("varchar") else str(kind)
     return types
+
+
+@lru_cache
+def _types_of_rows() -> dict[str, str]:
+    return {**_types(Job), TRACEPARENT: "text"}
 
 
 def _plain(value: Any, kind: str) -> Any:

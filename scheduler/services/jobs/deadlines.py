@@ -1,11 +1,13 @@
-"""Ends jobs whose wait limit or deadline asks for it, and notes each deadline that is missed."""
+"""Ends jobs whose wait limit or deadline asks for it, notes missed deadlines, and relaxes constraints that are due."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
+from django.db.models import F
 
 from infra.times_in_text import written
 from scheduler import outbox
@@ -13,15 +15,16 @@ from scheduler.core.lifecycle import (
     ACTIVE,
     INTERRUPTED,
     PENDING,
+    AttemptState,
     DeadlineAction,
     FailureClass,
     JobState,
     StopReason,
 )
-from scheduler.deadlines import check_after, latest_start, outlook, wait_ends
+from scheduler.deadlines import check_after, latest_start, outlook, relaxations, wait_ends
 from scheduler.models import Job
 from scheduler.state.lifecycle.dependencies import resolve_dependants
-from scheduler.state.lifecycle.transitions import move_job, record_event
+from scheduler.state.lifecycle.transitions import announce_job, move_job, record_event
 from scheduler.state.lifecycle.verdicts import duration
 
 #: Jobs of one transaction; the next run goes on.
@@ -29,6 +32,7 @@ BATCH: Final = 500
 #: A job that is ending already is looked at again after this time.
 AGAIN: Final = timedelta(seconds=5)
 MISSED_EVENT: Final = "job.deadline_missed"
+RELAXED_EVENT: Final = "job.relaxed"
 
 
 @transaction.atomic
@@ -44,6 +48,7 @@ def check_limits(*, at: datetime) -> int:
             failed.append(job)
         else:
             _note_missed(job, at)
+            _relax(job, at)
         again = _stop_at_deadline(job, at)
         Job.objects.filter(pk=job.pk).update(
             check_at=None if job.is_terminal else again or check_after(job, at)
@@ -72,6 +77,33 @@ def _note_missed(job: Job, at: datetime) -> None:
             job, MISSED_EVENT, because=text, at=at,
             details={"deadline": job.deadline_at.isoformat(), "late_seconds": found.seconds},
         )  # fmt: skip
+
+
+def _relax(job: Job, at: datetime) -> None:
+    """Relax the constraints of a waiting job whose time has come, with one event; the next cycle plans without them."""
+    if not job.relax or job.state not in PENDING:
+        return
+    counts = any("after_failures" in one for one in job.relax)
+    failures = (
+        job.attempts.filter(state__in=[AttemptState.FAILED, AttemptState.LOST]).count() if counts else 0
+    )
+    due = [
+        one
+        for one in relaxations(job)
+        if not one.relaxed
+        and ((one.at is not None and at >= one.at) or (one.after_failures or failures + 1) <= failures)
+    ]
+    if not due:
+        return
+    job.relaxed = [*(job.relaxed or ()), *(one.constraint.value for one in due)]
+    Job.objects.filter(pk=job.pk).update(relaxed=job.relaxed, generation=F("generation") + 1)
+    texts = [replace(one, relaxed=True).text for one in due]
+    record_event(
+        job, RELAXED_EVENT, because=" ".join(texts)[:300], at=at,
+        details={"relaxed": [one.constraint.value for one in due], "failures": failures},
+    )  # fmt: skip
+    announce_job(job)
+    outbox.wake_planner(job.queue.cluster_id, trigger="change")
 
 
 def _why_removed(job: Job, at: datetime) -> str:

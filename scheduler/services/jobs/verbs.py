@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from django.db import transaction
 from django.utils import timezone
@@ -24,7 +24,9 @@ from scheduler.core.lifecycle import (
     StopReason,
     TaskState,
 )
+from scheduler.deadlines import check_after
 from scheduler.models import Job, Task
+from scheduler.services.jobs.requeue_ended import BEFORE_ITS_END, refuse_to_requeue, runs_at_most_once
 from scheduler.services.jobs.write_jobs import held_reason
 from scheduler.state.apply.suspension import stop_unsuspended
 from scheduler.state.lifecycle.dependencies import (
@@ -143,16 +145,19 @@ def _release(job: Job, by: User, reason: str) -> None:
     _audit_verb("job.release", job, by, before=JobState.HELD, reason=reason)
 
 
-def queue_again(job: Job, *, because: str, by: User, at: datetime) -> bool:
-    """Move a held job to where it belongs; answers whether the planner may start it, or it waits for others."""
+def queue_again(job: Job, *, because: str, by: User, at: datetime, **changes: Any) -> bool:
+    """Move a job that is held or over to where it belongs; answers whether the planner may start it now.
+
+    A job that waits for others goes on waiting for them. `changes` are further columns.
+    """
     found = conditions_of(job)
     if any(condition.missing for condition in found):
         waits = wait_reason(found, at=at, until=job.depends_until_at, then=job.depends_on_timeout)
-        move_job(job, JobState.BLOCKED, because=because, by=by, at=at, held_by="", **waits)
+        move_job(job, JobState.BLOCKED, because=because, by=by, at=at, held_by="", **waits | changes)
         return False
     eligible_at = max(at, job.begin_at) if job.begin_at else at
     move_job(job, JobState.QUEUED, because=because, by=by, at=at, held_by="", eligible_at=eligible_at,
-             **not_evaluated(at))  # fmt: skip
+             **not_evaluated(at), **changes)  # fmt: skip
     return True
 
 
@@ -171,17 +176,19 @@ def may_release(job: Held, by: User, role: str | None) -> bool:
 
 
 def requeue_job(*, job: Job, by: User, reason: str = "") -> Job:
-    """Stop a running job and let it wait again from the beginning; a finished one is not run again."""
+    """Stop a running job and let it wait again from the beginning; one that has ended is run again.
+
+    It keeps its number, its request, its events and its attempts; its age counts anew. Raises Conflict where its state
+    does not allow it, or where results would be lost.
+    """
     permissions.require(by, "requeue", job)
     return _try_again(job, lambda: _requeue(job, by, reason), verb="requeued")
 
 
 def _requeue(job: Job, by: User, reason: str) -> None:
     if job.is_terminal:
-        raise Conflict(
-            message=f"Job {job.said_number} {HOW_ENDED[job.state]} and can no longer change.",
-            way_out="Submit the job again: GET the job, and POST its request fields.",
-        )
+        _requeue_ended(job, by, reason)
+        return
     if job.state == JobState.MIGRATING:
         return  # it is being requeued already
     if job.state not in ACTIVE | {JobState.PREEMPTED} or job.state == JobState.STOPPING:
@@ -190,9 +197,8 @@ def _requeue(job: Job, by: User, reason: str) -> None:
             way_out="Only a job with nodes can be requeued.",
         )
     if job.restart_policy == RestartPolicy.NEVER and _may_have_begun(job):
-        raise Conflict(
-            message=f"Job {job.said_number} runs at most once (restart_policy never) and may have begun.",
-            way_out="Cancel the job, and submit it again if repeating its work is harmless.",
+        raise runs_at_most_once(
+            job, way_out="Cancel the job, and submit it again if repeating its work is harmless."
         )
     before, now = job.state, timezone.now()
     because = f"requeued by {by.username}" + (f": {reason}" if reason else "")
@@ -204,6 +210,16 @@ def _requeue(job: Job, by: User, reason: str) -> None:
             return  # it is being requeued already
     else:
         ask_to_end(job, JobState.PREEMPTING, StopReason.PREEMPTED, by=by, because=because, now=now)
+    _audit_verb("job.requeue", job, by, before=before, reason=reason)
+
+
+def _requeue_ended(job: Job, by: User, reason: str) -> None:
+    before, now = job.state, timezone.now()
+    refuse_to_requeue(job, at=now)
+    because = f"requeued by {by.username}" + (f": {reason}" if reason else "")
+    if queue_again(job, because=because, by=by, at=now, **BEFORE_ITS_END):
+        outbox.wake_planner(job.queue.cluster_id, trigger="requeue")
+    Job.objects.filter(pk=job.pk).update(check_at=check_after(job, now))
     _audit_verb("job.requeue", job, by, before=before, reason=reason)
 
 

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from accounts.models import User
 from accounts.services import audit
-from infra import request_context
+from infra import request_context, tracing
 from infra.db.ordered_uuid import ordered_uuid
 from infra.errors import Conflict, MusterError, TooMany
 from infra.request_context import RequestContext
@@ -32,11 +32,12 @@ from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.deadlines import HasDeadline, check_after
 from scheduler.models import Job, Queue
 from scheduler.services.accounting.quota_usage import pending_jobs_of
-from scheduler.services.jobs.bulk_insert import NewRows, insert_jobs_with_events
+from scheduler.services.jobs.bulk_insert import TRACEPARENT, NewRows, insert_jobs_with_events
 from scheduler.services.jobs.elements import write_elements
 from scheduler.services.submission.dependencies import Others, look_at_others, wait_for_others
 from scheduler.services.submission.job_spec import JobSpec
 from scheduler.services.submission.parse_request import OWN_COLUMNS, own_columns
+from scheduler.services.submission.submitter import Bound
 from scheduler.services.uploads.verbs import hold_for_jobs
 from scheduler.state.lifecycle.dependencies import not_evaluated, wait_reason
 
@@ -50,6 +51,8 @@ class Submission:
     via: str
     #: Who asks, from where and with which token, for the audit row.
     known: RequestContext = field(default_factory=request_context.current)
+    #: The recorded trace that it belongs to; "" where there is none.
+    traceparent: str = field(default_factory=tracing.current)
 
 
 class _Part(NamedTuple):
@@ -169,7 +172,7 @@ def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None
     more = any(spec.depends_on or spec.elements_per_job for spec in specs)
     heads_too = () if more else (audit.heads_statement(people),)
     numbers, heads = insert_jobs_with_events(
-        _columns([row for jobs in accepted for row in jobs.rows]),
+        _rows_of_all(accepted),
         _events((jobs.submission for jobs in accepted), at=at),
         *heads_too,
     )
@@ -180,6 +183,14 @@ def _write(accepted: Sequence[NewJobs], others: Others, *, at: datetime) -> None
             wait_for_others(jobs, [row.part.spec for row in jobs.rows], others, at=at)
     _announce(accepted)
     audit.record_all([_audit_entry(jobs) for jobs in accepted], heads=audit.heads_of(heads))
+
+
+def _rows_of_all(accepted: Sequence[NewJobs]) -> NewRows:
+    """Their rows as columns, with the trace of each where one of them has one."""
+    columns = _columns([row for jobs in accepted for row in jobs.rows])
+    if any(jobs.submission.traceparent for jobs in accepted):
+        columns.add(TRACEPARENT, [jobs.submission.traceparent for jobs in accepted for _ in jobs.rows])
+    return columns
 
 
 def _announce(accepted: Sequence[NewJobs]) -> None:
@@ -209,7 +220,7 @@ def _rows_of(submission: Submission, others: Others, *, at: datetime) -> list[_R
             common = spec.kind.columns | _UNSTARTED | _beginning(spec, others, by=submission.by, at=at) | {
                 "user_id": submission.by.pk, "submitted_via": submission.via, "created_at": at,
             }  # fmt: skip
-            if spec.deadline_at is not None or spec.wait_limit_seconds is not None:
+            if spec.deadline_at is not None or spec.wait_limit_seconds is not None or spec.relax:
                 common["check_at"] = check_after(cast("HasDeadline", SimpleNamespace(**common)), at)
             shared[id(spec.kind)] = common
         part = _Part(spec, common, own_columns(spec), ordered_uuid() if spec.array.indices else None)
@@ -238,11 +249,11 @@ def _columns(rows: Sequence[_Row]) -> NewRows:
 
 
 def _events(submissions: Iterable[Submission], *, at: datetime) -> list[dict[str, Any]]:
-    """The first event of the jobs of each person, by each door."""
+    """The first event of the jobs of each person, by each door, in each recorded trace."""
     return [
         {"at": at, "kind": "job.submitted", "because": f"submitted by {by.username}", "epoch": None,
-         "actor_id": by.pk, "details": {"via": via}}
-        for (_, via), by in {(one.by.pk, one.via): one.by for one in submissions}.items()
+         "actor_id": by.pk, "details": {"via": via, **({TRACEPARENT: trace} if trace else {})}}
+        for (_, via, trace), by in {(one.by.pk, one.via, one.traceparent): one.by for one in submissions}.items()
     ]  # fmt: skip
 
 
@@ -265,6 +276,7 @@ _UNSTARTED: Final[dict[str, Any]] = {
     "saved_at": None,
     "saved_path": "",
     "check_at": None,
+    "relaxed": None,
     "generation": 1,
 }
 
@@ -374,11 +386,13 @@ class _Room:
             )
 
 
-def require_room(queue: Queue) -> None:
-    """Raise TooMany where a queue is full for one more pending job; until the transaction ends, none other comes."""
-    _Room([SimpleNamespace(queue=queue, waits_on=())]).take(  # type: ignore[list-item]
-        [SimpleNamespace(queue=queue, waits_on=(), size=1)]  # type: ignore[list-item]
-    )
+def require_room(queue: Queue, *, jobs: int = 1, waits_on: Sequence[Bound] = ()) -> None:
+    """Raise TooMany where a queue or one of these lines is full for this number of pending jobs.
+
+    Until the transaction ends, none other comes.
+    """
+    more: Any = [SimpleNamespace(queue=queue, waits_on=waits_on, size=jobs)]
+    _Room(more).take(more)
 
 
 def _lock(kind: int, number: int) -> None:

@@ -1,9 +1,9 @@
-"""One planning cycle of a cluster: lease, load, plan, apply, record, announce."""
+"""One planning cycle of a cluster: lease, load, plan, ask providers, apply, record, announce."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -22,6 +22,8 @@ from scheduler.core.ordering.choice import choose, in_force, without_rules
 from scheduler.core.placement.plugins import BrokenPlugin, Plugin, PluginFailed, tell_scheduled
 from scheduler.core.plan import Plan
 from scheduler.core.policy import Policy
+from scheduler.services.accounting import metric_counts
+from scheduler.services.accounting.provider_starts import DecidedPlan, decided_by_providers
 from scheduler.services.planning.residents import resident_of, say_memory
 from scheduler.state.apply import (
     apply_plan,
@@ -155,6 +157,11 @@ def next_cycle_at(cluster_id: int) -> float:
 _next_cycle_at: dict[int, float] = {}
 
 
+def forget_rests() -> None:
+    """Let each cluster be planned at once: for tests, whose clusters are gone a moment later."""
+    _next_cycle_at.clear()
+
+
 def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLease, CycleResult]:
     """One round: load, plan, apply, record; answers the lease, which may have been renewed, and what was done."""
     times, resident = _Times(), resident_of(cluster_id)
@@ -162,18 +169,24 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     loaded, folded = found.loaded, found.folded
     snapshot, policy = loaded.snapshot, policy_for_backend(loaded.policy, loaded.backend)
     times.end_of("load")
-    plan, policy = _plan(loaded, policy)
+    plan, policy, followed = _plan(loaded, policy)
     times.end_of("plan")
     new_choice = policy_choices.is_new(snapshot, policy)
     recording = recordings.encode(snapshot, policy, plan, cluster_id=cluster_id, always=new_choice)
+    decided = decided_by_providers(plan, snapshot)
+    times.end_of("providers")
     lease = _renewed_if_old(lease)
     context = ApplyContext(
         cluster_id=cluster_id, backend=loaded.backend, snapshot=snapshot, policy=policy, lease=lease,
         at=datetime.now(UTC), cycle_id=recordings.next_id() if recording else None,
-        plugins=installed_plugins(),
+        plugins=installed_plugins(), providers=decided.providers, quota_starts=decided.starts,
     )  # fmt: skip
-    applied, result = _apply(plan, context, recording, trigger, times, folded)
+    applied, result = _apply(decided, context, recording, trigger, times, folded, followed)
     _notify_plugins(policy, applied)
+    metric_counts.add_by_queue(
+        metric_counts.BACKFILLED,
+        [start.queue_id for start in applied.started if start.job_id in plan.backfilled],
+    )
     reasons = pending_reasons.write_pending_reasons(
         folded.unfolded(plan), pending_ids=folded.ids, reported=folded.marks, now_ms=snapshot.now_ms,
         lease=lease, at=context.at,
@@ -186,9 +199,9 @@ def plan_once(lease: HeldLease, cluster_id: int, trigger: str) -> tuple[HeldLeas
     return lease, result
 
 
-def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
-    """The plan by this policy; without a rule that cannot be followed, by the default policy where it cannot be
-    followed itself; operators then see it.
+def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy, Sequence[Mapping[str, Any]]]:
+    """The plan by this policy, and the versions of profiles that were followed; without a rule that cannot be followed,
+    by the default policy where it cannot be followed itself; operators then see it.
 
     Raises PluginFailed, and whatever planning by the default policy raises.
     """
@@ -212,11 +225,11 @@ def _plan(loaded: Loaded, policy: Policy) -> tuple[Plan, Policy]:
                 policy_faults.set_rule_aside(cluster_id, rule, why)
             if loaded.profile_was_out:
                 policy_faults.profile_is_well(cluster_id)
-            return plan, policy
+            return plan, policy, loaded.profiles
     policy = Policy()
     plan = plan_cycle(loaded.snapshot, policy)
     policy_faults.note_profile(cluster_id, problem)
-    return plan, policy
+    return plan, policy, ()
 
 
 def _columns_of(values: Mapping[int, int]) -> tuple[Ints, Ints]:
@@ -224,19 +237,22 @@ def _columns_of(values: Mapping[int, int]) -> tuple[Ints, Ints]:
 
 
 def _apply(
-    plan: Plan,
+    decided: DecidedPlan,
     context: ApplyContext,
     recording: NewRecording | None,
     trigger: str,
     times: _Times,
     folded: Folded,
+    profiles: Sequence[Mapping[str, Any]],
 ) -> tuple[Applied, CycleResult]:
     """Write the plan and its recording in one transaction; resumed jobs before it, released tasks after it."""
+    plan = decided.plan
     times.restart()
     apply_suspension.apply_resumes(plan.resumes, lease=context.lease, at=context.at)
     with transaction.atomic():
         policy_choices.write(context)
         applied = apply_plan.apply_plan(plan, context)
+        applied = replace(applied, refused=(*decided.refused, *applied.refused))
         times.end_of("apply")
         result = CycleResult(
             cluster_id=context.cluster_id,
@@ -259,7 +275,7 @@ def _apply(
                 load_us=result.load_us, plan_us=result.plan_us, apply_us=result.apply_us,
                 pending_count=len(folded.ids), started_count=result.started,
                 refused=[refusal.as_dict() for refusal in applied.refused],
-                rules=[one._asdict() for one in in_force(context.policy)],
+                rules=[one._asdict() for one in in_force(context.policy)], profiles=profiles,
             )  # fmt: skip
     if recording and context.cycle_id:
         recordings.keep_base(recording, context.cluster_id, context.cycle_id)

@@ -10,15 +10,18 @@ from typing import Any, Final
 
 from accounts.models import User
 from infra.errors import MusterError
+from quotas.providers.base import QuotaStart
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.lifecycle import JobState, RestartPolicy
 from scheduler.core.plan import Preempt, Start
 from scheduler.core.reason_codes import CATEGORY, ReasonCategory, ReasonCode
 from scheduler.core.reasons.messages import sentence
+from scheduler.core.snapshot.relaxation import names_of
 from scheduler.core.snapshot.snapshot import Snapshot
 from scheduler.core.whatif.explain import Hypothetical, explain, with_job
-from scheduler.deadlines import DeadlineState, outlook
+from scheduler.deadlines import DeadlineState, outlook, relaxations
 from scheduler.services.accounting.budget_preview import BudgetUse, budget_uses
+from scheduler.services.accounting.provider_starts import devices_of, refused_now
 from scheduler.services.accounting.quota_preview import QuotaUse, quota_uses
 from scheduler.services.planning.cycles import installed_plugins, policy_for_backend
 from scheduler.services.planning.explanation_parts import (
@@ -37,7 +40,7 @@ from scheduler.services.planning.explanation_parts import (
 from scheduler.services.planning.forecasts import Record, StartRange, range_now, record
 from scheduler.services.planning.hypothetical import hypothetical_of
 from scheduler.services.planning.preview_victims import Victim, victims_of, words_of
-from scheduler.services.planning.profiles import leaving_out_failing
+from scheduler.services.planning.profiles import OrderInForce, leaving_out_failing, order_of
 from scheduler.services.planning.shared_snapshot import snapshot_of_now
 from scheduler.services.planning.suggestions import SuggestedChange, suggest_change
 from scheduler.services.submission.dependencies import waits_now
@@ -95,6 +98,8 @@ class Preview:
     elements: int = 1
     #: What its restart policy means for it, where that has to be known before it is submitted.
     restarts: str = ""
+    #: Which constraints are required until when, and what changes once all of them are relaxed; in sentences.
+    relaxations: tuple[str, ...] = ()
     #: Why it is likely to miss its deadline; "" where it is not, or has none.
     deadline: str = ""
     #: The change of the suggestion, or else one with which it starts well sooner.
@@ -102,6 +107,8 @@ class Preview:
     #: When it is likely to start, where it would wait; and how often such ranges were right.
     start: StartRange | None = None
     record: Record | None = None
+    #: By what the jobs of its queue are ordered and placed, and by which rule; None for a request that is refused.
+    order: OrderInForce | None = None
     snapshot_at: datetime | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -130,6 +137,7 @@ def _preview_of(spec: JobSpec, by: User, loaded: Loaded) -> Preview:
         elements=spec.size,
         restarts=ONCE_WORDS if spec.restart_policy == RestartPolicy.NEVER else "",
         record=record(),
+        order=order_of(job.policy, spec.queue.pk),
         snapshot_at=moment_of(job.snapshot),
     )
     own = _own_reason(spec)
@@ -137,10 +145,13 @@ def _preview_of(spec: JobSpec, by: User, loaded: Loaded) -> Preview:
         return replace(_waits_for_itself(found, job, own), deadline=_late(spec, found.start))
     orders, victims = victims_of(job.plan, job.job_id, by)
     found = _with_verdict(found, job, orders)
+    if (refusal := _refused_outside(found, spec, by, job)) is not None:
+        return refusal
     start = None
     if found.verdict == WOULD_WAIT:
         start = range_now(job.snapshot, job.policy, job.job_id, cluster_id=loaded.cluster_id)
     suggestion, change = suggest_change(job, start, spec.queue, spec.project.pk)
+    found = _with_relaxations(found, spec, by, loaded)
     return replace(
         found,
         victims=victims,
@@ -152,6 +163,25 @@ def _preview_of(spec: JobSpec, by: User, loaded: Loaded) -> Preview:
     )
 
 
+def _refused_outside(found: Preview, spec: JobSpec, by: User, job: PlannedJob) -> Preview | None:
+    """The preview of a job that could start, and that the provider of its quota keeps waiting."""
+    if job.found.start is None:
+        return None
+    said = refused_now(
+        QuotaStart(
+            project_id=spec.project.pk, resources=spec.per_task, job_type=spec.job_type,
+            tasks=len(job.found.start.placements), user_id=by.pk,
+            devices=devices_of(job.found.start, job.snapshot),
+        )
+    )  # fmt: skip
+    if said is None:
+        return None
+    code, text = said
+    return replace(
+        found, verdict=WOULD_WAIT, headline=text, reason_code=code.value, category=CATEGORY[code].value, nodes=(),
+    )  # fmt: skip
+
+
 def _late(spec: JobSpec, start: StartRange | None) -> str:
     """Why a job that starts then is likely to miss its deadline, in a sentence; "" where it is not."""
     job = SimpleNamespace(
@@ -160,6 +190,28 @@ def _late(spec: JobSpec, start: StartRange | None) -> str:
     )  # fmt: skip
     found = outlook(job)
     return found.text if found is not None and found.state == DeadlineState.LATE else ""
+
+
+def _with_relaxations(found: Preview, spec: JobSpec, by: User, loaded: Loaded) -> Preview:
+    """What the job lets be relaxed, and where it could start now if all of it were.
+
+    A job that cannot start before waits all the same.
+    """
+    if not spec.relax:
+        return found
+    now = moment_of(loaded.snapshot)
+    job = SimpleNamespace(
+        state=JobState.QUEUED, eligible_at=max(now, spec.begin_at or now), assemblies_failed=0, epoch=0,
+        relax=spec.relax, relaxed=None,
+    )  # fmt: skip
+    texts = [one.text for one in relaxations(job)]
+    if found.verdict == STARTS_NOW:
+        return replace(found, relaxations=tuple(texts))
+    planned = _planned(loaded, hypothetical_of(spec, by, relaxed=names_of(spec.relax)))
+    later = _with_verdict(Preview(verdict="", headline=""), planned, [])
+    texts.append(f"With all of this relaxed: {later.headline}")
+    verdict = WOULD_WAIT if later.verdict != NEVER else found.verdict
+    return replace(found, relaxations=tuple(texts), verdict=verdict)
 
 
 def _planned(loaded: Loaded, job: Hypothetical) -> PlannedJob:

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 import structlog
 
+from quotas.models import Provider, ProviderState
 from scheduler.core.placement.plugins import PluginFailed
 from scheduler.core.policy import Policy, with_rules, without_plugins
 from scheduler.models import PolicyChoice, PriorityClass, Queue, SchedulerProfile
 from scheduler.models.queue import SchedulingPolicy
 from scheduler.state.load.cluster_rows import TIE_BREAKERS, knobs_of, preemption_of
+from scheduler.state.load.fair_share import SLURM
 from scheduler.state.load.snapshots import Loaded
 
 log = structlog.get_logger(__name__)
@@ -23,8 +25,11 @@ T = TypeVar("T")
 def policy_of_profile(name: str) -> Policy | None:
     """The stored profile of this name as a policy, None when there is none; raises ValueError for a bad one."""
     profile = SchedulerProfile.objects.filter(name=name).first()
-    if profile is None:
-        return None
+    return policy_of_row(profile) if profile is not None else None
+
+
+def policy_of_row(profile: SchedulerProfile) -> Policy:
+    """What a profile says as a policy, stored or not; raises ValueError for a bad one."""
     classes = [
         (one.value, sorted(victim.value for victim in one.preempts.all()))
         for one in PriorityClass.objects.prefetch_related("preempts").order_by("value")
@@ -52,6 +57,18 @@ def ruled_policy(policy: Policy, *, profile: str, rules: Any, time_zone: str, ho
     for name, problem in problems.items():
         raise ValueError(f"rule {name}: {problem}")
     return policy
+
+
+def refuse_unknown_shares(policy: Policy) -> None:
+    """Raise ValueError for an order by Slurm's fair share where none was ever read."""
+    if policy.shares != SLURM:
+        return
+    kept = ProviderState.objects.filter(provider=Provider.SLURM, facts__fair_share__users__isnull=False)
+    if not kept.exists():
+        raise ValueError(
+            'shares "slurm" needs Slurm\'s fair share, which was read for no project: give one the provider slurm,'
+            " over Slurm's commands (slurmrestd does not have it)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

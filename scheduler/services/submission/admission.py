@@ -6,9 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quotas.core.limits import charge
+from quotas.providers.base import QuotaStart
+from quotas.providers.calls import words_of
+from quotas.providers.registry import deciding_projects
+from quotas.services.deciding import checks as provider_checks
 from scheduler.core.placement.shape import Shape
 from scheduler.core.plan import Decision
 from scheduler.core.reasons.messages import sentence
+from scheduler.core.snapshot.relaxation import Relaxable, names_of
 from scheduler.core.snapshot.request_classes import RequestClass
 from scheduler.core.snapshot.snapshot import QuotaColumns
 from scheduler.core.whatif.idle_cluster import QUOTA_REASONS, IdleCluster
@@ -44,14 +49,15 @@ class Asked(NamedTuple):
 
 
 def asked_of(spec: JobSpec) -> Asked:
-    """What a request asks for. Placement terms are left out: operators may change what they ask about."""
+    """What a request asks for in the end. Placement terms are left out: operators may change what they ask about."""
+    relaxed = names_of(spec.relax)
     request = class_of_request(
         spec.per_task,
-        gpu_model=spec.gpu_models,
+        gpu_model="" if Relaxable.GPU_TYPE in relaxed else spec.gpu_models,
         node_selector={},
         tolerations=(),
         affinity={},
-        **spec.of_class(),
+        **spec.of_class() | ({"one_domain": False} if Relaxable.NUMA in relaxed else {}),
     )
     shape = Shape(
         tasks=spec.least_tasks,
@@ -59,7 +65,7 @@ def asked_of(spec: JobSpec) -> Asked:
         nodes=spec.nodes or 0,
         tasks_per_node=spec.tasks_per_node or 0,
         pack=spec.pack.level,
-        must=spec.pack.required,
+        must=spec.pack.required and Relaxable.PACK not in relaxed,
     )
     return Asked(request, shape)
 
@@ -85,6 +91,19 @@ def check_fit(
             text += f" The cluster has {len(cluster.snapshot.nodes):,} nodes."
         code = "exceeds-quota" if decision.reason in QUOTA_REASONS else "can-never-fit"
         inputs.wrong(field, text, code=code)
+
+
+def never_allowed_outside(spec: JobSpec, user_id: int) -> str:
+    """Why the provider that decides about the project's starts would never allow this one; "" = it may, or is away."""
+    name = deciding_projects([spec.project.pk]).get(spec.project.pk)
+    if name is None:
+        return ""
+    start = QuotaStart(
+        project_id=spec.project.pk, resources=spec.per_task, job_type=spec.job_type, tasks=spec.least_tasks,
+        user_id=user_id,
+    )  # fmt: skip
+    check = provider_checks.ask([(name, start)]).checks.get(0)
+    return "" if check is None or check.possible or check.allowed else words_of(name, check)
 
 
 def reasons_against(asked: Asked, bounds: Iterable[Bound], cluster: IdleCluster) -> list[Decision]:

@@ -104,6 +104,8 @@ def read_restart_rules(inputs: Inputs, name: str) -> list[dict[str, Any]]:
 MAX_GRACE: Final = 3600
 LEAST_EVERY: Final = 10
 MAX_KEEP: Final = 100
+#: As Slurm: a number of 16 bits.
+MAX_BEFORE: Final = 65_535
 
 
 def _read_signal(inputs: Inputs, name: str) -> str:
@@ -166,6 +168,41 @@ def read_checkpoint(inputs: Inputs, name: str) -> dict[str, Any]:
         inner.wrong("every", f"Must be at least {LEAST_EVERY} seconds.", code="out-of-range")
     inputs.problems += inner.problems
     return {} if inner.problems else asked.kept()
+
+
+# ---------------------------------------------------------------- a signal before the time limit
+
+
+@dataclass(slots=True)
+class LimitSignalAsked:
+    """Which signal the job gets before its time limit, when, and who gets it."""
+
+    signal: str = declared(
+        "signal", kind=Kind.CHOICE, read=_read_signal, default=SIGNALS[0], choices=SIGNALS,
+        help="Sent only to processes that handle it.",
+    )  # fmt: skip
+    to: str = choice(
+        "to", RECEIVERS, default=RECEIVERS[0],
+        help="all: every process of a task that handles the signal. shell: its first process alone.",
+    )  # fmt: skip
+    before: int = duration(
+        "before", most=MAX_BEFORE, default=DEFAULT_GRACE, help="How long before the time limit it is sent."
+    )
+
+
+LIMIT_SIGNAL: Final = Schema(LimitSignalAsked)
+
+
+def read_limit_signal(inputs: Inputs, name: str) -> dict[str, Any]:
+    """An object, {} for one with all defaults; in the form that the job's row keeps."""
+    given = inputs.given(name)
+    if not isinstance(given, Mapping):
+        message = 'Must be an object, such as {"signal": "USR1", "before": "2m"}, or {}.'
+        inputs.wrong(name, message, code="not-an-object")
+        return {}
+    asked, inner = LIMIT_SIGNAL.read(given, under=f"{inputs.under}{name}/")
+    inputs.problems += inner.problems
+    return {} if inner.problems else asdict(asked)
 
 
 # ---------------------------------------------------------------- probes

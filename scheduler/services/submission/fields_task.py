@@ -14,7 +14,7 @@ from infra.errors import NotFound
 from quotas.core.gpu_models import read_slice
 from quotas.core.resources import cores_to_millis, parse_mib
 from scheduler.agent.results.patterns import BadPattern, FilePattern
-from scheduler.backends.registry import backend_of
+from scheduler.backends.registry import backend_of, capabilities_of
 from scheduler.core.mail_types import parse_mail_types
 from scheduler.core.qos import QOS_WORDS, qos_of
 from scheduler.models import FolderUploadState
@@ -31,6 +31,7 @@ MAX_PATH: Final = 1024
 MAX_MAIL_TYPES: Final = 120
 MAX_ARTIFACTS: Final = 32
 MAX_UPLOAD: Final = 64
+MAX_IMAGE: Final = 255
 #: What a task gets when its job says nothing; small, so that forgetting it costs little.
 DEFAULT_CPU_MILLIS: Final = 1000
 DEFAULT_MEMORY_MIB: Final = 256
@@ -42,6 +43,11 @@ MAX_EXTRA: Final = 2**31
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 #: Muster and the drivers set these for each task.
 ENV_OURS: Final = ("MUSTER_", "CUDA_VISIBLE_DEVICES")
+#: A name as registries have it, with a tag, a digest or both.
+_IMAGE: Final = re.compile(
+    r"(?:[a-zA-Z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
 _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
@@ -258,6 +264,57 @@ def read_upload(inputs: Any, name: str) -> UUID | None:
     return found
 
 
+def read_image(inputs: Any, name: str) -> str | None:
+    """The name of a container image; some backends run none, and others need one."""
+    image = inputs.text(name, most=MAX_IMAGE)
+    if image and not _IMAGE.fullmatch(image):
+        inputs.wrong(
+            name, "Is no name of an image, such as python:3.12 or ghcr.io/acme/train:2.1.", code="bad-image"
+        )
+        return None
+    queue = inputs.queue
+    if queue is None:
+        return image or None
+    can = capabilities_of(inputs.catalogue.backend_of(queue))
+    if image and not can.runs_images:
+        inputs.wrong(
+            name,
+            f"Queue {queue.slug} runs no container images; leave image out, or use another queue.",
+            code="no-images-here",
+        )
+    elif not image and can.needs_image:
+        inputs.wrong(
+            name, f"Queue {queue.slug} runs each job in a container: name its image.", code="image-needed"
+        )
+    return image or None
+
+
+#: What a backend may lack, by its capability: the words for a refusal.
+_LACKS: Final = {
+    "keeps_files": "keeps no files of jobs",
+    "makes_checkpoints": "makes no checkpoints",
+    "runs_probes": "runs no probes",
+    "writes_output_files": "writes the output to the log alone",
+    "binds_numa": "binds no task to a NUMA domain",
+    "runs_elements": "runs one element of an array a job",
+    "sends_limit_signals": "sends no signal before the time limit",
+    "resizes": "cannot make a job that runs smaller",
+}
+
+
+def refuse_what_backend_lacks(inputs: Any, name: str, capability: str) -> None:
+    """A field that the backend of the job's queue would not act on is refused, and says so."""
+    queue = inputs.queue
+    if queue is None or getattr(capabilities_of(inputs.catalogue.backend_of(queue)), capability):
+        return
+    inputs.wrong(
+        name,
+        f"Queue {queue.slug} runs jobs by the backend {queue.cluster.get_backend_display()}, which "
+        f"{_LACKS[capability]}; leave {name} out, or use another queue.",
+        code="backend-lacks",
+    )
+
+
 def read_working_dir(inputs: Inputs, name: str) -> str:
     """An absolute path."""
     path = inputs.text(name, most=MAX_PATH)
@@ -266,9 +323,11 @@ def read_working_dir(inputs: Inputs, name: str) -> str:
     return path
 
 
-def read_artifacts(inputs: Inputs, name: str) -> list[str]:
+def read_artifacts(inputs: Any, name: str) -> list[str]:
     """Patterns of files in the working folder."""
     found: list[str] = []
+    if inputs.given(name) is not None and inputs.queue is not None:
+        refuse_what_backend_lacks(inputs, name, "keeps_files")
     for number, value in enumerate(inputs.listing(name, most=MAX_ARTIFACTS)):
         try:
             if not isinstance(value, str):

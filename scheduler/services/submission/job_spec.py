@@ -16,6 +16,7 @@ from quotas.core.resources import Resources, cores_to_millis, parse_mib
 from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.snapshot.agent_features import needed
 from scheduler.core.snapshot.constraints import NUMA_WORDS
+from scheduler.core.snapshot.relaxation import Relaxable
 from scheduler.models import Queue, WaitEnd
 from scheduler.models.job_request import OPEN_MODES
 from scheduler.services.submission.declaration import (
@@ -54,13 +55,17 @@ from scheduler.services.submission.fields_placement import (
     read_pack,
     read_tolerations,
 )
+from scheduler.services.submission.fields_relax import RELAX, read_relax
+from scheduler.services.submission.fields_reservation import MAX_RESERVATION, read_reservation
 from scheduler.services.submission.fields_restart import (
     CHECKPOINT,
+    LIMIT_SIGNAL,
     MAX_PROBES,
     MAX_RULES,
     PROBE,
     RESTART_RULE,
     read_checkpoint,
+    read_limit_signal,
     read_probes,
     read_restart_rules,
 )
@@ -69,6 +74,7 @@ from scheduler.services.submission.fields_task import (
     MAX_ENV_ENTRIES,
     MAX_EXTRA,
     MAX_EXTRAS,
+    MAX_IMAGE,
     MAX_MAIL_TYPES,
     MAX_PATH,
     MAX_SECRETS,
@@ -80,6 +86,7 @@ from scheduler.services.submission.fields_task import (
     read_extras,
     read_gpu_share,
     read_gpu_slice,
+    read_image,
     read_job_type,
     read_mail_types,
     read_memory,
@@ -337,6 +344,13 @@ class JobSpec:
         form=Form(label="Deadline", group="place", place=2, widget=Widget.MOMENT, copied=False,
                   hint="You are notified if the job is likely to miss it."),
     )  # fmt: skip
+    reservation_id: int | None = declared(
+        "reservation", kind=Kind.TEXT, read=read_reservation, default=None, most=MAX_RESERVATION, lasting=False,
+        help="The name or id of a reservation: the job runs inside it, on what it holds, and is over before it ends.",
+        left_out="outside all reservations but those that let jobs of the project in unnamed", example="course",
+        elsewhere=("reservation_id", "reservation_name"), columns={"reservation_id": ""},
+        form=Form(label="Reservation", group="place", place=2, placeholder="none", copied=False),
+    )  # fmt: skip
     deadline_action: str = choice(
         "deadline_action", DeadlineAction, default=DeadlineAction.NONE, columns={"deadline_action": ""},
         help="end: the job is removed as soon as it can no longer end before its deadline, by its time limit, and is "
@@ -402,6 +416,15 @@ class JobSpec:
         elsewhere=("files", "input_files", "folder"), columns={"upload": ""},
         form=Form(label="Folder", group="what", place=1, widget=Widget.OWN),
     )  # fmt: skip
+    image: str | None = declared(
+        "image", kind=Kind.TEXT, read=read_image, always=True, default=None, most=MAX_IMAGE,
+        help="The container image that each task runs in, in queues whose backend runs images. The command runs with "
+        "the image's /bin/sh, its variables and its account.",
+        left_out="none: the task runs on the node itself", example="ghcr.io/acme/train:2.1",
+        elsewhere=("container", "container_image", "docker_image", "docker"), columns={"image": ""},
+        form=Form(label="Container image", group="place", placeholder="none", code=True,
+                  hint="For queues that run containers."),
+    )  # fmt: skip
     working_dir: str = declared(
         "working_dir", kind=Kind.TEXT, read=read_working_dir, default="", most=MAX_PATH,
         help="The directory where the command runs, an absolute path.", left_out="a fresh directory per job",
@@ -431,6 +454,18 @@ class JobSpec:
         "affinity", kind=Kind.OBJECT, read=read_affinity, schema=AFFINITY, default={},
         help="Placement rules: labels of nodes, other jobs, and the job's own tasks.",
         example={"regions": "same"}, columns={"affinity": ""}, form=_LISTS,
+    )  # fmt: skip
+    relax: list[dict[str, Any]] = declared(
+        "relax", kind=Kind.OBJECTS, read=read_relax, schema=RELAX, default=[], most=len(Relaxable),
+        help="Constraints that are required until the job has waited or failed, and preferred from then on. A "
+        "preference that is named here is waited for.",
+        left_out="preferences, for as long as the queue says; else none",
+        example=[{"constraint": "pack", "after": "10m"}, {"constraint": "gpu_type", "after_failures": 2}],
+        elsewhere=("switches", "locality_wait", "relax_locality"), columns={"relax": ""},
+        form=Form(label="Relax", group="lines", widget=Widget.LINES, rows=2, code=True,
+                  placeholder="pack,after=10m",
+                  hint="One constraint a line: required until then, preferred afterwards. "
+                  f"{', '.join(Relaxable)}; after=TIME or after_failures=NUMBER."),
     )  # fmt: skip
     labels: dict[str, str] = declared(
         "labels", kind=Kind.TEXTS, read=read_labels, default={}, most=MAX_LABELS,
@@ -534,6 +569,11 @@ class JobSpec:
         left_out="none are made or kept", example={"signal": "USR1", "every": "1h"},
         elsewhere=("checkpoint_interval", "checkpointing"), columns={"checkpoint": ""}, form=_RARE,
     )  # fmt: skip
+    limit_signal: dict[str, Any] = declared(
+        "limit_signal", kind=Kind.OBJECT, read=read_limit_signal, schema=LIMIT_SIGNAL, default={},
+        help="The job gets a signal before its time limit. {} takes all defaults.",
+        left_out="none", example={"signal": "USR1", "before": "2m"}, columns={"limit_signal": ""}, form=_RARE,
+    )  # fmt: skip
     preemptible: bool = flag(
         "preemptible", default=True, help="Whether the job may be preempted.", columns={"preemptible": ""},
         form=_RARE,
@@ -628,7 +668,7 @@ def features_of(job: Any) -> int:
     """What the agent of its node has to know, of a request or of a job's row: bits of `agent_features.FEATURES`."""
     return needed(
         secrets=job.secrets, checkpoint=job.checkpoint, probes=job.probes, upload=job.upload, artifacts=job.artifacts,
-        output=job.output_path or job.error_path,
+        output=job.output_path or job.error_path, signals=job.limit_signal,
     )  # fmt: skip
 
 

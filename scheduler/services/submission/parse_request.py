@@ -12,7 +12,7 @@ from accounts.models import User
 from infra.request_cost import check_rows, check_text
 from quotas.core.limits import PENDING_JOBS
 from scheduler.selectors import idle_cluster
-from scheduler.services.submission.admission import asked_of, check_fit
+from scheduler.services.submission.admission import asked_of, check_fit, never_allowed_outside
 from scheduler.services.submission.fields import BadValue
 from scheduler.services.submission.fields_dependencies import array_size, refs_named
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE, FIELDS, JOB, JobSpec, RequestInputs
@@ -173,5 +173,7 @@ def _check_fit(spec: JobSpec, inputs: RequestInputs) -> None:
             inputs, asked_of(spec), job_type=spec.job_type, bounds=catalogue.bounds(spec.project),
             cluster_id=cluster_id,
         )  # fmt: skip
+        if not inputs.problems and (text := never_allowed_outside(spec, catalogue.user.pk)):
+            inputs.wrong("project", text, code="exceeds-quota")
     if not inputs.problems:
         catalogue.found_to_fit(machines, size, spec.kind or size)

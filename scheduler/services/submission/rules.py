@@ -12,13 +12,17 @@ from django.conf import settings
 from django.utils import timezone
 
 from infra.plain_text import without_hidden
+from infra.times_in_text import written
 from quotas.core.gpu_models import read_slice, slice_share
 from quotas.core.resources import show_cpus, show_mib
 from scheduler.core.lifecycle import DeadlineAction, PackLevel, RestartPolicy, TaskFailure
 from scheduler.core.restart_rules import DEFAULT_DELAY, DEFAULT_DELAY_MAX, RestartAction
+from scheduler.core.snapshot.relaxation import WORDS, Relaxable
+from scheduler.models import Reservation
 from scheduler.services.submission.declaration import Rule, rule
+from scheduler.services.submission.fields_reservation import earliest_inside, slots_inside
 from scheduler.services.submission.fields_restart import ProbeKind
-from scheduler.services.submission.fields_task import MEMORY_UNITS
+from scheduler.services.submission.fields_task import MEMORY_UNITS, refuse_what_backend_lacks
 
 if TYPE_CHECKING:
     from scheduler.services.submission.job_spec import JobSpec, RequestInputs
@@ -438,6 +442,48 @@ def tasks_can_keep_their_spread(spec: JobSpec, inputs: RequestInputs) -> None:
         )
 
 
+@rule(
+    "relax", "pack", "affinity", "node_selector", "gpu_type", "gpu_slice", "numa", "restart_policy", "queue"
+)
+def what_is_relaxed_is_there(spec: JobSpec, inputs: RequestInputs) -> None:
+    """`relax` names constraints of the request, each once; left out, its preferences, for as long as the queue says."""
+    there = constraints_of(spec)
+    wait = inputs.queue.preference_wait_seconds if inputs.queue is not None else None
+    if inputs.given("relax") is None:
+        names = [name for name, required in there.items() if not required] if wait else []
+        spec.relax = [{"constraint": name.value, "after": wait} for name in names]
+        return
+    for number, one in enumerate(spec.relax):
+        name = one["constraint"]
+        if name in [other["constraint"] for other in spec.relax[:number]]:
+            inputs.wrong(f"relax/{number}/constraint", f"{name} is named twice.", code="one-of")
+        elif name and name not in there:
+            text = f"The request does not ask for {WORDS[Relaxable(name)]}; leave this entry out."
+            inputs.wrong(f"relax/{number}/constraint", text, code="inconsistent")
+        elif "after_failures" in one and spec.restart_policy == RestartPolicy.NEVER:
+            text = (
+                "The job runs at most once (restart_policy never), so nothing follows a failure; give after."
+            )
+            inputs.wrong(f"relax/{number}/after_failures", text, code="inconsistent")
+
+
+def constraints_of(spec: JobSpec) -> dict[Relaxable, bool]:
+    """The constraints of a request that may be relaxed, and whether each is required without `relax`."""
+    terms = spec.affinity
+    jobs, tasks = terms.get("jobs") or (), terms.get("tasks") or {}
+    found = {
+        Relaxable.PACK: (bool(spec.pack.level), spec.pack.required),
+        Relaxable.PREFERRED: (bool(terms.get("preferred")), False),
+        Relaxable.REQUIRED: (bool(terms.get("required")), True),
+        Relaxable.JOBS: (bool(jobs), not all(term.get("weight") for term in jobs)),
+        Relaxable.TASKS: (bool(tasks), not tasks.get("soft")),
+        Relaxable.NODE_SELECTOR: (bool(spec.node_selector), True),
+        Relaxable.GPU_TYPE: (bool(spec.gpu_model) and not spec.gpu_slice, True),
+        Relaxable.NUMA: (spec.numa == "one", True),
+    }
+    return {name: required for name, (is_there, required) in found.items() if is_there}
+
+
 @rule("checkpoint", "elements_per_job")
 def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
     """A job that makes checkpoints runs one thing, and the site has a storage for them."""
@@ -455,6 +501,54 @@ def checkpoints_have_a_place(spec: JobSpec, inputs: RequestInputs) -> None:
             "This site has no storage for checkpoints (MUSTER_STORAGE); leave it out, or ask its administrators.",
             code="no-storage",
         )
+
+
+@rule("limit_signal", "time_limit", "elements_per_job")
+def a_signal_has_a_limit_before_it(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A signal before the time limit is for a job that has one, and that runs one thing."""
+    if not spec.limit_signal:
+        return
+    if spec.elements_per_job:
+        why = "A job of several elements gets no signal before the limit of each; leave elements_per_job out."
+        inputs.wrong("limit_signal", why, code="inconsistent")
+    elif spec.time_limit_seconds is None and not inputs.problems:
+        why = "There is no time limit that the signal could come before; give time_limit, or leave this out."
+        inputs.wrong("limit_signal", why, code="inconsistent")
+
+
+@rule("reservation", "time_limit", "begin_at")
+def a_reservation_holds_the_whole_job(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job that names a reservation has a time limit, and is over before the reservation ends."""
+    if spec.reservation_id is None:
+        return
+    found = Reservation.objects.get(pk=spec.reservation_id)
+    limit = spec.time_limit_seconds or spec.queue.max_wall_seconds
+    if not limit:
+        text = f"Required with a reservation: {found.name} ends at {written(found.ends_at)}, and the job before it."
+        inputs.wrong("time_limit", text, code="required")
+        return
+    left = int((found.ends_at - earliest_inside(found, spec.begin_at)).total_seconds())
+    if limit > left:
+        text = (
+            f"Is {limit} s, and reservation {found.name} has {max(left, 0)} s left for the job until it ends at "
+            f"{written(found.ends_at)}. Shorten time_limit, or name another reservation."
+        )
+        inputs.wrong("time_limit", text, code="reservation-too-short")
+
+
+@rule("reservation", "tasks", "cpu_cores", "memory", "gpu_count")
+def a_reservation_is_large_enough(spec: JobSpec, inputs: RequestInputs) -> None:
+    """A job that names a reservation of parts of nodes asks for no more than these hold."""
+    if spec.reservation_id is None:
+        return
+    found = Reservation.objects.get(pk=spec.reservation_id)
+    slots = slots_inside(found, cpu_millis=spec.cpu_millis, memory_mib=spec.memory_mib, gpus=spec.gpus)
+    if slots is not None and slots < spec.least_tasks:
+        text = (
+            f"Reservation {found.name} holds {slots} tasks of this size, and the job asks for {spec.least_tasks}. "
+            "Ask for less, or leave the reservation out."
+        )
+        inputs.wrong("reservation", text, code="can-never-fit")
 
 
 @rule("upload", "working_dir")
@@ -476,6 +570,34 @@ def a_variable_has_one_value(spec: JobSpec, inputs: RequestInputs) -> None:
             inputs.wrong(
                 f"secrets/{number}/env", f"{variable} is set in env too; leave it out of one.", code="one-of"
             )
+
+
+@rule(
+    "queue",
+    "checkpoint",
+    "probes",
+    "standard_output",
+    "standard_error",
+    "numa",
+    "elements_per_job",
+    "elastic",
+    "limit_signal",
+)
+def the_backend_acts_on_each_field(spec: JobSpec, inputs: RequestInputs) -> None:
+    """The backend of the queue acts on all that the job asks for."""
+    asked = (
+        ("checkpoint", spec.checkpoint, "makes_checkpoints"),
+        ("probes", spec.probes, "runs_probes"),
+        ("standard_output", spec.output_path, "writes_output_files"),
+        ("standard_error", spec.error_path, "writes_output_files"),
+        ("numa", spec.numa == "one", "binds_numa"),
+        ("elements_per_job", spec.elements_per_job, "runs_elements"),
+        ("elastic", spec.elastic, "resizes"),
+        ("limit_signal", spec.limit_signal, "sends_limit_signals"),
+    )
+    for name, is_asked, capability in asked:
+        if is_asked:
+            refuse_what_backend_lacks(inputs, name, capability)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -510,5 +632,10 @@ RULES: Final[tuple[Rule, ...]] = (
     refs_are_of_one_request,
     probes_have_what_they_check,
     tasks_can_keep_their_spread,
+    what_is_relaxed_is_there,
     checkpoints_have_a_place,
+    a_signal_has_a_limit_before_it,
+    a_reservation_holds_the_whole_job,
+    a_reservation_is_large_enough,
+    the_backend_acts_on_each_field,
 )

@@ -24,7 +24,8 @@ MAX_PRIORITY: Final = 100
 
 # Read with every submission: building these statements anew each time costs more than running them.
 _QUEUES: Final = (
-    "SELECT {columns}, (SELECT CASE WHEN bool_and(p.max_wall_seconds IS NOT NULL) THEN max(p.max_wall_seconds) END"
+    "SELECT {columns}, (SELECT c.backend FROM scheduler_cluster c WHERE c.id = q.cluster_id),"
+    " (SELECT CASE WHEN bool_and(p.max_wall_seconds IS NOT NULL) THEN max(p.max_wall_seconds) END"
     " FROM scheduler_queue_partitions part JOIN scheduler_partition p ON p.id = part.partition_id"
     " WHERE part.queue_id = q.id)"
     " FROM scheduler_queue q ORDER BY cluster_id, is_default DESC, priority DESC, name"
@@ -93,6 +94,10 @@ class Catalogue:
     def project(self, inputs: Inputs) -> Project | None:
         """The project a request names, or the person's default or only one."""
         return self._once("project", inputs, self._find_project)
+
+    def backend_of(self, queue: Queue) -> str:
+        """The name of the backend that runs the queue's jobs."""
+        return self._built.backends.get(queue.pk) or str(queue.cluster.backend)
 
     def queue(self, inputs: Inputs, project: Project | None) -> Queue | None:
         """The queue a request names, or the default one, if the project may use it."""
@@ -322,6 +327,8 @@ class _Built(NamedTuple):
     queues: list[Queue]
     bounds: list[Bound]
     priorities: list[PriorityClass]
+    #: By queue, the name of the backend of its cluster.
+    backends: dict[int, str]
 
 
 def _read_rows(people: Sequence[User]) -> list[_RowsOfOne]:
@@ -358,12 +365,13 @@ def _build(rows: _RowsOfOne) -> _Built:
     project_rows, queue_rows, priority_rows = _readers()
     projects = [project for row in rows.projects if (project := project_rows.read(row))]
     usable = {None, *(project.pk for project in projects)}
-    queues = [queue for row in rows.queues if (queue := _bounded(queue_rows.read(row[:-1]), row[-1]))]
+    queues = [queue for row in rows.queues if (queue := _bounded(queue_rows.read(row[:-2]), row[-1]))]
     return _Built(
         projects,
         [queue for queue in queues if queue.project_id in usable],
         [Bound(*row) for row in rows.bounds if row[2] is not None],
         [priority for row in rows.priorities if (priority := priority_rows.read(row))],
+        {queue.pk: row[-2] for queue, row in zip(queues, rows.queues, strict=True)},
     )
 
 

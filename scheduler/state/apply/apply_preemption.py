@@ -15,7 +15,7 @@ from scheduler.state.apply.apply_context import ApplyContext
 from scheduler.state.apply.apply_sql import (
     JobRow,
     insert_events_of_kind,
-    lock_jobs_and_attempts,
+    lock_jobs,
     move_jobs,
     nodes_of_attempts,
 )
@@ -63,7 +63,7 @@ def check(preempts: Sequence[Preempt], *, except_for: Collection[int] = ()) -> C
     preempts = [one for one in preempts if not one.for_job_id or one.for_job_id not in except_for]
     if not preempts:
         return CheckedPreemption()
-    rows, live = lock_jobs_and_attempts(
+    rows, live = lock_jobs(
         [one.job_id for one in preempts] + [one.for_job_id for one in preempts if one.for_job_id],
         [one.attempt_id for one in preempts],
     )
@@ -209,6 +209,9 @@ def _for_a_job(preempt: Preempt, preemptor: JobRow) -> tuple[str, dict[str, Any]
         details |= {"kind": preempt.kind, "line": preempt.line}
     else:
         because += f": its priority is {preempt.for_priority}, this job's {preempt.priority}"
+        strategy = dict(preempt.strategy)
+        if "allocated_percent" in strategy:
+            because += f"; {strategy['allocated_percent']} % of the nodes that it may use is allocated"
     return because, details
 
 

@@ -12,7 +12,7 @@ from scheduler import outbox
 from scheduler.core.lifecycle import LIVE_TASK, JobState, StopReason, TaskState
 from scheduler.core.plan import Resize
 from scheduler.state.apply.apply_context import ApplyContext
-from scheduler.state.apply.apply_sql import JobRow, lock_jobs_and_attempts, move_jobs, nodes_of_attempts
+from scheduler.state.apply.apply_sql import JobRow, lock_jobs, move_jobs, nodes_of_attempts
 from scheduler.state.apply.refusals import VICTIM_CHANGED, Refusal
 from scheduler.state.db.sql import Statement, int_array, run, run_together
 from scheduler.state.settle.release import release_ended_tasks
@@ -46,7 +46,7 @@ def check(resizes: Sequence[Resize]) -> CheckedResizes:
     """
     if not resizes:
         return CheckedResizes()
-    rows, live = lock_jobs_and_attempts(
+    rows, live = lock_jobs(
         [one.job_id for one in resizes] + [one.for_job_id for one in resizes if one.for_job_id],
         [one.attempt_id for one in resizes],
     )

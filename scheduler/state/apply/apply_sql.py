@@ -30,10 +30,8 @@ class JobRow(NamedTuple):
         return self.state in PLANNED_STATES and self.generation == generation
 
 
-def lock_jobs_and_attempts(
-    numbers: Iterable[int], attempts: Iterable[int]
-) -> tuple[dict[int, JobRow], set[int]]:
-    """Lock jobs, then their attempts; answers rows by number, and the live attempts not yet asked to stop.
+def lock_jobs(numbers: Iterable[int], attempts: Iterable[int]) -> tuple[dict[int, JobRow], set[int]]:
+    """Lock jobs; answers rows by number, and which of their attempts live and are not yet asked to stop.
 
     A job that another transaction has locked is not in the answer: it may be ending by itself.
     """
@@ -49,7 +47,7 @@ def lock_jobs_and_attempts(
         """
         SELECT id FROM scheduler_attempt
         WHERE id = ANY(%s::bigint[]) AND job_id = ANY(%s::bigint[]) AND is_live
-            AND stop_asked_at IS NULL ORDER BY id FOR NO KEY UPDATE
+            AND stop_asked_at IS NULL
         """,
         [int_array(sorted(attempts)), int_array(row[0] for row in rows)],
     )

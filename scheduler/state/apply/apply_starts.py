@@ -27,7 +27,7 @@ from scheduler.state.apply.refusals import JOB_CHANGED, REFUSED_BY_CONSTRAINT, R
 from scheduler.state.db.parameter_rows import ParameterRows
 from scheduler.state.db.sql import Rows, Statement, int_array
 from scheduler.state.db.task_numbers import NEXT_TASK
-from scheduler.state.ledger import ledger
+from scheduler.state.ledger import ledger, provider_allocations
 from scheduler.state.ledger.ledger import Books
 from scheduler.state.load import locked_snapshot
 from scheduler.state.load.locked_snapshot import Locked
@@ -208,6 +208,9 @@ def _write(
         *(raised for raised in counters if _NO_ROWS not in raised[1]),
         *ledger.write(holds, facts.books, at=at),
         insert_events(scheduled, nodes=nodes, cycle_id=context.cycle_id, at=at),
+        *provider_allocations.statements(
+            starts, attempts, providers=context.providers, asked=context.quota_starts, at=at
+        ),
     )
     node_topics = {outbox.node_topic(node) for start in starts for node in start.node_ids}
     outbox.announce_jobs(scheduled, *node_topics, outbox.CLUSTER_TOPIC)
@@ -307,8 +310,9 @@ FROM {_TASKS.source}
 
 def insert_tasks(starts: Sequence[Start], attempts: Mapping[int, int], *, at: datetime) -> Statement:
     """What each rank runs on and holds there; amounts are those of the job, the same for all its ranks."""
+    extras = {things: json.dumps(dict(things)) for things in {start.per_task.extras for start in starts}}
     placed = [
-        (attempts[start.job_id], start.per_task, json.dumps(dict(start.per_task.extras)), p)
+        (attempts[start.job_id], start.per_task, extras[start.per_task.extras], p)
         for start in starts
         for p in start.placements
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
@@ -18,9 +18,9 @@ from scheduler.core.reason_codes import CATEGORY, ReasonCode
 from scheduler.core.reasons.messages import sentence
 from scheduler.models import Dataset, DependencyKind, Job, JobDependency, WaitEnd
 from scheduler.state.db.query import RowQuery
-from scheduler.state.db.sql import int_array
+from scheduler.state.db.sql import int_array, run
 from scheduler.state.lifecycle.arrays import settle_waits
-from scheduler.state.lifecycle.transitions import StaleJob, move_job
+from scheduler.state.lifecycle.transitions import StaleJob, move_job, queue_many
 
 #: Tells our advisory locks on the datasets of a project from others.
 _DATA_LOCK: Final = 0x4D44
@@ -333,23 +333,84 @@ def _let_go(numbers: set[int], *, at: datetime) -> tuple[set[int], list[Job]]:
     cancelled: list[Job] = []
     if not numbers:
         return clusters, cancelled
-    waiting = Job.objects.filter(number__in=numbers, state=JobState.BLOCKED).select_related("queue")
-    for job in waiting.order_by("number").select_for_update(of=("self",), no_key=True):
-        found = conditions_of(job)
-        if _is_cancelled(job, found, at=at):
-            cancelled.append(job)
-            continue
-        if any(condition.missing for condition in found):
-            Job.objects.filter(pk=job.pk).update(
-                **wait_reason(found, at=at, until=job.depends_until_at, then=job.depends_on_timeout)
-            )
-            continue
-        try:
-            _queue(job, because="all dependencies are satisfied", at=at)
-        except StaleJob:
-            continue  # cancelled or held at this moment
-        clusters.add(job.queue.cluster_id)
+    blocked = [row[0] for row in run(_LOCK_BLOCKED, [int_array(numbers)])]
+    if settings.MUSTER_KILL_INVALID_DEPEND:
+        lost = Job.objects.filter(pk__in={row[0] for row in run(_WITH_LOST, [int_array(blocked)])})
+        for job in lost.order_by("number").select_related("queue"):
+            if _is_cancelled(job, conditions_of(job), at=at):
+                cancelled.append(job)
+        gone = {job.number for job in cancelled}
+        blocked = [number for number in blocked if number not in gone]
+    for missing, some in reasons_of(blocked, at=at):
+        if missing:
+            Job.objects.filter(number__any_of=some).update(**missing)
+        else:
+            clusters |= queue_many(
+                some, before=JobState.BLOCKED, because="all dependencies are satisfied", at=at,
+                columns=not_evaluated(at),
+            )  # fmt: skip
     return clusters, cancelled
+
+
+_LOCK_BLOCKED: Final = """
+SELECT number FROM scheduler_job WHERE number = ANY(%s::bigint[]) AND state = 'blocked'
+ORDER BY number FOR NO KEY UPDATE
+"""
+_WITH_LOST: Final = """
+SELECT DISTINCT edge.job_id FROM scheduler_jobdependency edge
+WHERE edge.job_id = ANY(%s::bigint[]) AND edge.satisfied IS FALSE
+"""
+_EDGES: Final = "SELECT id FROM scheduler_jobdependency WHERE job_id = ANY(%s::bigint[])"
+#: Jobs that wait for the same, with the same terms: the number of one of them, and all as the text of an array.
+_STILL_WAIT: Final = """
+WITH waits AS (
+    SELECT edge.job_id, string_agg(
+        ROW(edge.on_id, edge.on_array, edge.data, edge.kind, edge."group", edge.need, edge.satisfied)::text, ';'
+        ORDER BY edge.id) AS said
+    FROM scheduler_jobdependency edge WHERE edge.job_id = ANY(%s::bigint[])
+    GROUP BY edge.job_id HAVING bool_or(edge.satisfied IS NOT TRUE)
+)
+SELECT min(waits.job_id), array_agg(waits.job_id ORDER BY waits.job_id)
+FROM waits JOIN scheduler_job job ON job.number = waits.job_id
+    JOIN scheduler_jobrequest request ON request.number = waits.job_id
+GROUP BY waits.said, job.project_id, request.depends_until_at, request.depends_on_timeout ORDER BY 1
+"""
+
+
+def reasons_of(numbers: Collection[int], *, at: datetime) -> list[tuple[dict[str, Any], list[int]]]:
+    """These jobs by the reason columns for what each waits for; empty columns for those that wait for nothing more.
+
+    Four queries, whatever their number: thousands of elements may wait for one job, or each for another.
+    """
+    if not numbers:
+        return []
+    alike: dict[int, list[int]] = dict(run(_STILL_WAIT, [int_array(numbers)]))
+    free = sorted(set(numbers).difference(*alike.values()))
+    by_reason: list[tuple[dict[str, Any], list[int]]] = []
+    for job, found in _conditions_of_each(list(alike)):
+        if any(condition.missing for condition in found):
+            reason = wait_reason(found, at=at, until=job.depends_until_at, then=job.depends_on_timeout)
+            by_reason.append((reason, alike[job.number]))
+        else:
+            free += alike[job.number]  # enough of a group hold
+    return [*([({}, sorted(free))] if free else []), *by_reason]
+
+
+def _conditions_of_each(numbers: Sequence[int]) -> Iterator[tuple[Job, list[Condition]]]:
+    """The same as `conditions_of` for each of these jobs."""
+    if not numbers:
+        return
+    keys = [row[0] for row in run(_EDGES, [int_array(numbers)])]
+    edges = list(JobDependency.objects.filter(pk__any_of=keys).order_by("id"))
+    named = {edge.on_id for edge in edges if edge.on_id is not None}
+    others = Job.objects.only("name", "project_id", "state", "array_number", "array_index").in_bulk(named)
+    of_job: defaultdict[int, list[JobDependency]] = defaultdict(list)
+    for edge in edges:
+        edge.on = None if edge.on_id is None else others[edge.on_id]
+        of_job[edge.job_id].append(edge)
+    rows = Job.objects.filter(number__any_of=numbers).order_by("number")
+    for job in rows.only("number", "project_id", "depends_until_at", "depends_on_timeout"):
+        yield job, conditions((d.group, d.need, wait_of(d, job)) for d in of_job[job.number])
 
 
 def _is_cancelled(job: Job, found: Sequence[Condition], *, at: datetime) -> bool:

@@ -82,6 +82,7 @@ class ClusterRow(NamedTuple):
         str | None
     )  # {"profile": name, "rules": [...], "time_zone", "hold_seconds"}; None without a profile
     choices: str  # [[queue, rule, since in ms], ...] of the last cycle
+    profiles: str  # [{"queue": id, 0 for the cluster, "profile": name, "version": number}, ...]
 
 
 CLUSTER: Final = RowQuery(
@@ -126,6 +127,12 @@ CLUSTER: Final = RowQuery(
         "choices": """(SELECT coalesce(json_agg(json_build_array(choice.queue_id, choice.rule, choice.since_ms)
             ORDER BY choice.queue_id), '[]')::text
         FROM scheduler_policychoice choice WHERE choice.cluster_id = cluster.id)""",
+        "profiles": """(SELECT coalesce(json_agg(json_build_object('queue', of.queue, 'profile', one.name,
+            'version', one.version) ORDER BY of.queue), '[]')::text
+        FROM (SELECT 0 AS queue, cluster.profile_id UNION ALL SELECT queue.id, queue.profile_id
+            FROM scheduler_queue queue WHERE queue.cluster_id = cluster.id
+                AND queue.profile_id IS DISTINCT FROM cluster.profile_id) of
+        JOIN scheduler_schedulerprofile one ON one.id = of.profile_id)""",
     },
     """SELECT {columns}
 FROM scheduler_cluster cluster LEFT JOIN scheduler_schedulerprofile profile ON profile.id = cluster.profile_id
@@ -276,6 +283,15 @@ OF_PREEMPTION: Final = tuple(
 )
 
 
+def _levels(value: Any) -> tuple[tuple[int, int], ...]:
+    """`{"75": 50, "0": 90}`: percents by the priority from which each counts, lowest first."""
+    if not isinstance(value, Mapping) or not all(
+        str(key).isdecimal() and len(str(key)) < 4 and type(percent) is int for key, percent in value.items()
+    ):
+        raise ValueError('pressure_levels must be whole numbers by priority, as {"75": 50}')
+    return tuple(sorted((int(key), percent) for key, percent in value.items()))
+
+
 def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any] = ()) -> PreemptionPolicy:
     """A profile's rules of preemption; raises ValueError that names the unknown word.
 
@@ -287,6 +303,8 @@ def preemption_of(enabled: bool, words: Mapping[str, Any], classes: Iterable[Any
         if name == "mode":
             if value not in MODES:
                 raise ValueError(f"{value!r} is not a mode of preemption; there are {', '.join(MODES)}")
+        elif name == "pressure_levels":
+            words = {**words, name: _levels(value)}
         elif type(value) is not int:
             raise ValueError(f"{name} must be a whole number")
     if not enabled and not words.get("reclaim"):

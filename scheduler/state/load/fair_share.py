@@ -19,10 +19,12 @@ from scheduler.core.snapshot.snapshot import (
     PendingColumns,
     ProjectColumns,
     ShareColumns,
+    Snapshot,
     TurnColumns,
     turn_key,
 )
 from scheduler.state.db.query import RowQuery, fetch
+from scheduler.state.db.sql import int_array
 
 
 class ShareShape(NamedTuple):
@@ -71,9 +73,54 @@ def with_shares(
         pairs = {*zip(pending.project_id.tolist(), pending.user_id.tolist(), strict=True)}
         tree = shares_at(at, decay=decay, metering=metering, pairs=pairs, used=used)
         shares = share_columns(tree, numbers, flat=flat or not ordered, product=policy.shares == "product")
+        if policy.shares == SLURM and ordered:
+            shares = _as_slurm_says(shares, numbers)
     capacity = share_source().capacity() if metering.dominant else {}
     weighed = metering.usage(dict(zip(METERED, _sums(used, numbers), strict=True)), capacity)
     return replace(projects, used_gpu_seconds=weighed.astype(np.int64)), shares
+
+
+#: The option of a profile by which Slurm's fair share orders.
+SLURM: Final = "slurm"
+
+
+class SlurmShareRow(NamedTuple):
+    """The fair share of one person in the Slurm account of a project, from 0 to 1."""
+
+    project_id: int
+    user_id: int
+    fair_share: float
+
+
+SLURM_SHARES: Final = RowQuery(
+    SlurmShareRow,
+    {
+        "project_id": "state.project_id",
+        "user_id": "person.id",
+        "fair_share": "(own.value->>'fair_share')::float",
+    },
+    """SELECT {columns} FROM quotas_providerstate state
+    CROSS JOIN LATERAL jsonb_each(state.facts->'fair_share'->'users') own
+    JOIN accounts_user person ON lower(person.username) = own.key
+WHERE state.provider = 'slurm' AND state.project_id = ANY(%s::bigint[]) AND own.value->>'fair_share' IS NOT NULL
+ORDER BY state.project_id, person.id""",
+)
+
+
+def _as_slurm_says(shares: ShareColumns, project_ids: Sequence[int]) -> ShareColumns:
+    """The same people and limits with Slurm's fair share for a factor; 0 for whom Slurm has none, as in Slurm."""
+    rows = fetch(SLURM_SHARES, [int_array(project_ids)])
+    said = {(row.project_id << 31) | row.user_id: row.fair_share for row in rows}
+    factor = [round(min(max(said.get(key, 0.0), 0.0), 1.0) * 1_000_000) for key in shares.id.tolist()]
+    return replace(shares, factor=np.array(factor, dtype=np.int64))
+
+
+def with_shares_for(snapshot: Snapshot, policy: Policy) -> Snapshot:
+    """The snapshot of a recorded cycle with the usage and shares of its time that this policy orders by."""
+    projects, shares = with_shares(
+        snapshot.projects, snapshot.pending, policy, at_ms=snapshot.now_ms, shape=fetch(SHARE_SHAPE)[0]
+    )
+    return replace(snapshot, projects=projects, shares=shares.sorted_by_key())
 
 
 def _by_fair_share(policy: Policy) -> bool:

@@ -39,7 +39,9 @@ _PREEMPTIBLE: Final = "(request.preemptible AND request.restart_policy <> 'never
 
 #: How near to each other its tasks are to be, as the snapshot numbers it.
 _PACK: Final = """array_position(ARRAY['', 'node', 'rack', 'zone'], request.pack::text) - 1
-        + CASE WHEN request.pack_required THEN 8 ELSE 0 END"""
+        + CASE WHEN request.pack_required OR request.relax <> '[]'
+            AND request.relax @> jsonb_build_array(jsonb_build_object('constraint', 'pack'))
+            THEN CASE WHEN coalesce(job.relaxed @> '["pack"]', false) THEN 0 ELSE 8 END ELSE 0 END"""
 
 # ------------------------------------------------------------------ jobs that wait
 
@@ -68,6 +70,7 @@ _PENDING_AS_STORED: Final = {
     "job_type": number_of_type("request.job_type"),
     "elastic": "request.elastic",
     "preemptible": _PREEMPTIBLE,
+    "reservation_id": "coalesce(request.reservation_id, 0)",
 }
 #: What of a pending job is in its own row, all of it numbers that no passing of time changes.
 _OWN_NUMBERS: Final = {
@@ -284,6 +287,7 @@ _RUNNING_AS_STORED: Final = {
     "resized_ms": f"coalesce({ms('attempt.resized_at')}, 0)",
     "resized_for": "coalesce(attempt.resized_for, 0)",
     "pack": _PACK,
+    "reservation_id": "coalesce(request.reservation_id, 0)",
     "pause": """CASE WHEN attempt.suspended_at IS NOT NULL THEN 2
         WHEN attempt.suspend_asked_at IS NOT NULL AND attempt.stop_asked_at IS NULL THEN 1 ELSE 0 END""",
 }

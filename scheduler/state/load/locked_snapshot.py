@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from infra.db.prepared import ask_together
 from quotas.core.pricing import Price
 from scheduler.core.snapshot.request_classes import ClassTable
-from scheduler.core.snapshot.snapshot import PendingColumns, RunningColumns, Snapshot
+from scheduler.core.snapshot.snapshot import PendingColumns, ProjectColumns, RunningColumns, Snapshot
 from scheduler.state.db.query import Batch, Table, fetch, joined, only
 from scheduler.state.db.sql import Rows, Statement, int_array
 from scheduler.state.ledger import ledger
@@ -91,12 +91,15 @@ def load_for_apply(
         pending=around.pending,
         running=around.running,
         allocations=node_rows.allocation_columns(only(around.held, "job_id", set(around.running.id.tolist())))
-        if around.has_job_terms
+        if around.has_job_terms or around.has_parts
         else None,
         reservations=node_rows.reservation_columns(tables.reservations),
         queues=queue_rows.queue_columns(around.queues, cluster_paused=cluster.paused_text),
-        projects=project_columns(
-            tables.projects, tables.lines, quotas, pairs_of(pending, around.running), tables.away
+        projects=with_others(
+            project_columns(
+                tables.projects, tables.lines, quotas, pairs_of(pending, around.counted), tables.away
+            ),
+            around.running,
         ),
         quotas=quotas,
         pools=node_rows.pool_columns(around.everywhere, around.held),
@@ -192,6 +195,8 @@ class _Around:
     held: Table  # what runs on them
     bound: list[node_rows.BoundRow]
     has_job_terms: bool
+    has_parts: bool  # of some node of the plan a part is reserved
+    counted: RunningColumns  # those of `running` that are of the plan's projects
 
 
 def _read_around(
@@ -204,23 +209,41 @@ def _read_around(
     running = running_columns(live, classes)
     has_job_terms = any(request.job_terms for request in classes.classes)
     held, everywhere = node_rows.ALLOCATIONS.read([]), node_rows.NODES.read([])
-    if has_job_terms or any(request.per_task.extras for request in classes.classes):
+    has_parts = any(
+        node_id in wanted.node_ids
+        for row in node_rows.reservation_columns(tables.reservations).parts
+        for node_id, *_ in row
+    )
+    if has_job_terms or has_parts or any(request.per_task.extras for request in classes.classes):
         held, everywhere = _read_held(wanted.cluster_id)
     bound: list[node_rows.BoundRow] = []
     if any(request.one_domain for request in classes.classes):
         bound = fetch(node_rows.BOUND, [int_array(wanted.node_ids)])
     queues, nodes = tables.queues, tables.nodes
-    if has_job_terms:
-        # The jobs of a project decide together where each may run, wherever they are in the cluster. Only the
-        # holder of the lease starts jobs, so jobs of others that keep apart from these need no second look.
+    counted = running
+    if has_job_terms or has_parts:
+        # What runs beside a reserved part decides what is left of it, whosever it is. The jobs of a project decide
+        # together where each may run, wherever they are in the cluster. Only the holder of the lease starts jobs, so
+        # jobs of others that keep apart from these need no second look.
         others, all_queues = _read_running(wanted.cluster_id)
         nodes, queues = joined(nodes, everywhere), joined(queues, all_queues)
-        running = running_columns(only(others, "project_id", set(wanted.project_ids)), classes)
+        counted = running_columns(only(others, "project_id", set(wanted.project_ids)), classes)
+        running = running_columns(others, classes) if has_parts else counted
         pending, running = named(pending, running, classes, ())
     return _Around(
         pending=pending, running=running, queues=queues, nodes=nodes, everywhere=everywhere, held=held,
-        bound=bound, has_job_terms=has_job_terms,
+        bound=bound, has_job_terms=has_job_terms, has_parts=has_parts, counted=counted,
     )  # fmt: skip
+
+
+def with_others(projects: ProjectColumns, running: RunningColumns) -> ProjectColumns:
+    """The projects, and those of other running jobs by their ids alone: their limits do not matter here."""
+    others = sorted(set(running.project_id.tolist()) - set(projects.id.tolist()))
+    if not others:
+        return projects
+    bare = ProjectColumns.from_columns(id=others)
+    columns = {f.name: (*getattr(projects, f.name), *getattr(bare, f.name)) for f in fields(ProjectColumns)}
+    return ProjectColumns.from_columns(**columns)
 
 
 def _read_held(cluster_id: int) -> tuple[Table, Table]:

@@ -18,6 +18,7 @@ from scheduler.core.snapshot.snapshot import (
     AllocationColumns,
     DeviceColumns,
     NodeColumns,
+    Part,
     PoolColumns,
     ReservationColumns,
 )
@@ -250,6 +251,9 @@ class ReservationRow(NamedTuple):
     node_ids: list[int]
     project_id: int | None
     job_id: int | None
+    user_ids: list[int]
+    parts: str  # as JSON: (node, CPU, memory, devices) of each node of which only a part is held
+    magnetic: bool
 
 
 #: A reservation for one job ends by itself once that job has its nodes.
@@ -264,10 +268,17 @@ RESERVATIONS: Final = RowQuery(
         WHERE reservation_id = reservation.id ORDER BY 1)""",
         "project_id": "reservation.project_id",
         "job_id": "reservation.job_id",
+        "user_ids": """ARRAY(SELECT user_id FROM scheduler_reservation_users
+        WHERE reservation_id = reservation.id ORDER BY 1)""",
+        "parts": """coalesce((SELECT jsonb_agg(jsonb_build_array(part.node_id, part.cpu_millis, part.memory_mib,
+            part.device_ids) ORDER BY part.node_id)
+        FROM scheduler_reservationpart part WHERE part.reservation_id = reservation.id), '[]')::text""",
+        "magnetic": "reservation.magnetic",
     },
     """SELECT {columns}
 FROM scheduler_reservation reservation LEFT JOIN scheduler_job job ON job.number = reservation.job_id
-WHERE reservation.cluster_id = %s AND reservation.cancelled_at IS NULL AND reservation.ends_at > statement_timestamp()
+WHERE reservation.cluster_id = %s AND reservation.status = 'approved' AND reservation.cancelled_at IS NULL
+    AND reservation.ends_at > statement_timestamp()
     AND (job.number IS NULL OR job.state IN ('created', 'held', 'blocked', 'queued', 'reserved', 'preempted'))
 ORDER BY reservation.id""",
 )
@@ -286,6 +297,9 @@ GANG_RESERVATIONS: Final = RowQuery(
         FROM jsonb_array_elements_text(job.assembly_node_ids) node ORDER BY 1)""",
         "project_id": "NULL::bigint",
         "job_id": "job.number",
+        "user_ids": "ARRAY[]::bigint[]",
+        "parts": "'[]'",
+        "magnetic": "true",
     },
     f"""SELECT {{columns}}
 FROM scheduler_job job
@@ -306,7 +320,15 @@ def reservation_columns(rows: Iterable[ReservationRow]) -> ReservationColumns:
         node_ids=[tuple(row.node_ids) for row in rows],
         project_ids=[() if project_id is None else (project_id,) for project_id in for_project],
         job_ids=[() if row.job_id is None else (row.job_id,) for row in rows],
+        user_ids=[tuple(row.user_ids) for row in rows],
+        parts=[_parts_of(row.parts) for row in rows],
+        magnetic=[row.magnetic for row in rows],
     )
+
+
+@lru_cache(maxsize=1024)
+def _parts_of(text: str) -> tuple[Part, ...]:
+    return tuple((node, cpu, memory, tuple(devices)) for node, cpu, memory, devices in json.loads(text))
 
 
 # ------------------------------------------------------------------ JSON, read once for each distinct text

@@ -9,6 +9,7 @@ import numpy as np
 from django.conf import settings
 
 from quotas.core.pricing import Price
+from quotas.models import named_providers
 from quotas.providers.waiting import away_sentence
 from scheduler.core.columns import distinct
 from scheduler.core.snapshot.snapshot import (
@@ -74,20 +75,40 @@ class AwayRow(NamedTuple):
     text: str
 
 
-#: Projects that wait for their quota provider; none where jobs run meanwhile.
+#: Projects that wait for their quota provider; none where jobs run meanwhile. One that decides about starts is asked
+#: by the next plan once its pause is over; the others are tried by the round of exchanges.
 AWAY: Final = RowQuery(
     AwayRow,
     {"project_id": "project_id", "provider": "provider", "status": "status", "text": "text"},
     f"""SELECT {{columns}} FROM quotas_providerstate
 WHERE %s AND project_id = {ANY_OF} AND (status = 'refused'
-    OR (status = 'unreachable' AND since <= statement_timestamp() - make_interval(secs => %s)))""",
+    OR (status = 'unreachable' AND CASE WHEN provider = ANY(%s::text[])
+        THEN next_try_at > statement_timestamp()
+        ELSE since <= statement_timestamp() - make_interval(secs => %s) END))""",
 )
 
 
 def away_parameters(project_ids: Iterable[int]) -> list[Any]:
     """The parameters of `AWAY`."""
     waits = settings.QUOTA_PROVIDER_WHEN_AWAY == "wait"
-    return [waits, int_array(project_ids), settings.QUOTA_PROVIDER_GRACE_SECONDS]
+    return [
+        waits, int_array(project_ids), [*named_providers()], settings.QUOTA_PROVIDER_GRACE_SECONDS,
+    ]  # fmt: skip
+
+
+class RefusedRow(NamedTuple):
+    """A job that the provider of its quota refused, and is not asked about again yet."""
+
+    id: int
+    generation: int
+    text: str
+
+
+REFUSED: Final = RowQuery(
+    RefusedRow,
+    {"id": "job_number", "generation": "generation", "text": "text"},
+    "SELECT {columns} FROM quotas_refusedstart WHERE until > statement_timestamp() ORDER BY job_number",
+)
 
 
 def project_columns(

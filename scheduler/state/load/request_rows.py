@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from scheduler.core.snapshot.constraints import (
     TaskTerm,
     Toleration,
 )
+from scheduler.core.snapshot.relaxation import names_of, with_relaxations
 from scheduler.core.snapshot.request_classes import ClassTable, RequestClass, request_class
 from scheduler.state.db.query import Table
 
@@ -54,6 +56,7 @@ _SAYS: Final = {
     "uploads": "request.upload IS NOT NULL",
     "artifacts": "request.artifacts <> '[]'",
     "output files": "request.output_path <> '' OR request.error_path <> ''",
+    "signals": "request.limit_signal <> jsonb_build_object()",
 }
 #: The same of a row `request` and its row `job`, part of every query that reads jobs.
 REQUEST_COLUMNS: Final = {
@@ -71,8 +74,9 @@ REQUEST_COLUMNS: Final = {
     "extras": "request.extras::text",
     "node_selector": "request.node_selector::text",
     "tolerations": "request.tolerations::text",
-    "affinity": """CASE WHEN job.move_terms IS NULL THEN request.affinity::text
-        ELSE (request.affinity || jsonb_build_object('move', job.move_terms))::text END""",
+    "affinity": """CASE WHEN job.move_terms IS NULL AND request.relax = '[]' THEN request.affinity::text
+        ELSE (request.affinity || jsonb_build_object('move', job.move_terms, 'relax', request.relax,
+            'relaxed', job.relaxed))::text END""",
 }
 
 
@@ -121,14 +125,16 @@ def class_of_request(
     one_domain: bool = False,
     features: int = 0,
 ) -> RequestClass:
-    """The class of a request in the form in which jobs store it; `move` of its affinity are the terms of a move."""
-    move = _Move.of(affinity.get("move") or {})
-    return request_class(
+    """The class of a request in the form in which jobs store it.
+
+    Of its affinity, `move` are the terms of a move, `relax` what it lets be relaxed, and `relaxed` what is by now.
+    """
+    request = request_class(
         per_task,
         gpu_model=gpu_model,
         node_selector=[(str(key), str(value)) for key, value in node_selector.items()],
         tolerations=[_toleration(words) for words in tolerations],
-        required_affinity=move.required([_requirements(term) for term in affinity.get("required") or ()]),
+        required_affinity=[_requirements(term) for term in affinity.get("required") or ()],
         preferred_affinity=[
             Preference(int(wish["weight"]), tuple(_requirements(wish["requirements"])))
             for wish in affinity.get("preferred") or ()
@@ -140,6 +146,26 @@ def class_of_request(
         one_domain=one_domain,
         features=features,
     )
+    return _moved(_relaxed(request, affinity), _Move.of(affinity.get("move") or {}))
+
+
+def _relaxed(request: RequestClass, affinity: Mapping[str, Any]) -> RequestClass:
+    """The request with what it lets be relaxed required, or relaxed."""
+    relax = affinity.get("relax")
+    if not relax:
+        return request
+    relaxed = affinity.get("relaxed") or ()
+    kept = [name for name in names_of(relax) if name not in relaxed]
+    return with_relaxations(request, kept=kept, relaxed=relaxed)
+
+
+def _moved(request: RequestClass, move: _Move) -> RequestClass:
+    """The request on the nodes of a move, whatever of it is relaxed."""
+    own = move.terms()
+    if not own:
+        return request
+    terms = [(*term, *own) for term in request.required_affinity or ((),)]
+    return replace(request, required_affinity=tuple(tuple(sorted(set(term))) for term in terms))
 
 
 class _Move(NamedTuple):
@@ -152,10 +178,10 @@ class _Move(NamedTuple):
     def of(cls, words: Mapping[str, Any]) -> _Move:
         return cls(**{name: tuple(sorted(words.get(name) or ())) for name in cls._fields})
 
-    def required(self, terms: list[list[Requirement]]) -> list[list[Requirement]]:
+    def terms(self) -> list[Requirement]:
+        """What every node has to meet."""
         own = [Requirement(NODE_NAME, "NotIn", self.leave)] if self.leave else []
-        own += [Requirement(NODE_NAME, "In", self.only)] if self.only else []
-        return [[*term, *own] for term in terms or [[]]] if own else terms
+        return own + ([Requirement(NODE_NAME, "In", self.only)] if self.only else [])
 
 
 # ------------------------------------------------------------------ JSON of a job to terms of the core

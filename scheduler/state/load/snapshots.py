@@ -6,15 +6,17 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.db import connection, transaction
 
 from quotas.core.pricing import Price
+from quotas.models import named_providers
 from scheduler.core.columns import Ints, distinct
 from scheduler.core.ordering.choice import choose
 from scheduler.core.policy import Policy
 from scheduler.core.snapshot.request_classes import ClassTable
-from scheduler.core.snapshot.snapshot import ChoiceColumns, RunningColumns, Snapshot
+from scheduler.core.snapshot.snapshot import ChoiceColumns, RefusedStartColumns, RunningColumns, Snapshot
 from scheduler.models import PolicyFault
 from scheduler.state.db.fragments import ANY_OF, UNFINISHED_OF_CLUSTER, UNFINISHED_OF_OPEN_QUEUES
 from scheduler.state.db.query import Answer, Batch, Table, Together
@@ -42,8 +44,10 @@ from scheduler.state.load.project_rows import (
     AWAY,
     LOST,
     PROJECTS,
+    REFUSED,
     AwayRow,
     ProjectRow,
+    RefusedRow,
     away_parameters,
     budget_columns,
     organizations_of,
@@ -71,6 +75,8 @@ class Loaded:
     #: By label, why a rule is left out, where no alarm says so yet; and alarms of rules that are gone.
     rule_problems: Mapping[str, str] = field(default_factory=dict)
     rules_gone: Collection[str] = ()
+    #: The profiles that the policy is made of, with their versions, as `Cycle.profiles` keeps them.
+    profiles: Sequence[Mapping[str, Any]] = ()
 
 
 def load_snapshot(
@@ -142,10 +148,12 @@ def loaded(
         budgets=budget_columns(owners.periods, owners.prices, now_ms=cluster.now_ms),
         turns=turn_columns(tables.cluster_id, policy),
         choices=ChoiceColumns.from_rows(choices),
+        refused_starts=RefusedStartColumns.from_rows(owners.refused_starts),
     )
     return Loaded(
         tables.cluster_id, cluster.backend, snapshot, choose(snapshot, policy), own["reason_mark"], found.problem,
         PolicyFault.PROFILE in json.loads(cluster.faults), found.rule_problems, found.rules_gone,
+        json.loads(cluster.profiles),
     )  # fmt: skip
 
 
@@ -244,6 +252,7 @@ class _Owners:
     prices: list[Price]
     share_shape: ShareShape
     closed: list[ClosedRow]
+    refused_starts: list[RefusedRow]
 
 
 def _load_owners(
@@ -261,6 +270,7 @@ def _load_owners(
     prices = batch.add(PRICES)
     share_shape = batch.add(SHARE_SHAPE)
     closed = batch.add(CLOSED, [int_array(project_ids), int_array(people)], users=ANY_OF)
+    refused = batch.add(REFUSED, when=bool(named_providers()))
     batch.send(together)
     found = projects.read()
     return _Owners(
@@ -271,6 +281,7 @@ def _load_owners(
         prices=[row.price() for row in prices.read()],
         share_shape=share_shape.read()[0],
         closed=closed.read(),
+        refused_starts=refused.read(),
     )
 
 

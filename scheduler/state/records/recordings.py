@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -128,6 +128,7 @@ def record(
     started_count: int,
     refused: Sequence[dict[str, Any]],
     rules: Sequence[dict[str, Any]] = (),
+    profiles: Sequence[Mapping[str, Any]] = (),
 ) -> Cycle:
     """Keep one cycle, in the transaction that applies it."""
     stored = recording.stored
@@ -145,6 +146,7 @@ def record(
         refused_count=len(refused),
         refused=list(refused),
         rules=list(rules),
+        profiles=list(profiles),
         snapshot_digest=recording.snapshot_digest,
         plan_digest=stored.plan_digest,
         base_id=recording.base.cycle_id if recording.base else None,

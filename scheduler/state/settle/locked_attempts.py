@@ -93,11 +93,10 @@ _LOCK_DEVICES: Final = (
     f"SELECT id FROM scheduler_device WHERE id IN ({_HELD.format('unnest(a.device_ids)')}) ORDER BY id"
     " FOR NO KEY UPDATE"
 )
-_LOCK_JOBS: Final = (
+#: The lock of a job is that of its attempts, too: whoever changes an attempt, or writes its lines of the ledger, holds
+#: its job. A lock of the attempt's own row would write a record of the log for each attempt that ends.
+LOCK_JOBS: Final = (
     f"SELECT number FROM scheduler_job WHERE number IN ({_JOBS}) ORDER BY number FOR NO KEY UPDATE"
-)
-LOCK_ATTEMPTS: Final = (
-    f"SELECT id FROM scheduler_attempt WHERE id = {OF_ATTEMPTS} ORDER BY id FOR NO KEY UPDATE"
 )
 _PROJECTS_OF_JOBS: Final = RowQuery(
     ProjectOfJobRow,
@@ -198,7 +197,7 @@ class AskedRows(NamedTuple):
 
 
 def ask_rows(batch: Batch, attempt_ids: Collection[int]) -> AskedRows:
-    """Ask what these attempts, which are locked by then, and their tasks are."""
+    """Ask what these attempts, whose jobs are locked by then, and their tasks are."""
     ids = int_array(attempt_ids)
     return AskedRows(batch.add(_LIVE_ATTEMPTS, [ids]), batch.add(_TASK_ENDS, [ids]))
 
@@ -218,13 +217,12 @@ def _lock(batch: Batch, attempt_ids: Collection[int]) -> LockedLines:
     """The rows that settling changes, in the one order."""
     ids = int_array(attempt_ids)
     lines = lock_held(batch, attempt_ids)
-    batch.lock(_LOCK_JOBS, [ids])
-    batch.lock(LOCK_ATTEMPTS, [ids])
+    batch.lock(LOCK_JOBS, [ids])
     return lines
 
 
 def lock_held(batch: Batch, attempt_ids: Collection[int]) -> LockedLines:
-    """The first rows of the one order: what attempts hold. Their jobs, and then the attempts, are locked next."""
+    """The first rows of the one order: what attempts hold. Their jobs are locked next."""
     ids = int_array(attempt_ids)
     batch.lock(_LOCK_NODES, [ids])
     batch.lock(_LOCK_DEVICES, [ids])

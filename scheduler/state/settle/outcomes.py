@@ -126,6 +126,8 @@ UPDATE scheduler_job job SET state = v.state, unsuccessful = {_UNSUCCESSFUL},
     completed_at = v.completed_at,
     eligible_at = CASE WHEN v.retry_at IS NULL OR v.reason_code = 'NotEvaluatedYet'
         THEN coalesce(job.eligible_at, v.retry_at) ELSE v.retry_at END,
+    check_at = CASE WHEN v.retry_at IS NOT NULL AND EXISTS (SELECT FROM scheduler_jobrequest request
+        WHERE request.number = job.number AND request.relax <> '[]') THEN statement_timestamp() ELSE job.check_at END,
     started_at = CASE WHEN v.retry_at IS NULL THEN coalesce(v.started_at, job.started_at) END,
     scheduled_at = CASE WHEN v.retry_at IS NULL THEN job.scheduled_at END,
     reason_code = v.reason_code, reason_category = v.reason_category, reason_text = v.reason_text,

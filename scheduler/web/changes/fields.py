@@ -32,13 +32,18 @@ def fields_shown(job: Job) -> list[dict[str, Any]]:
     return shown
 
 
-def change_form(job: Job, verbs: Collection[str]) -> dict[str, Any]:
-    """What the dialog shows; nothing for a person who may not change the job."""
+def change_form(job: Job, verbs: Collection[str], *, sent: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What the dialog shows, with what was `sent` in place of what is; nothing for who may not change the job."""
     if "edit" not in verbs:
         return {}
-    waits = waits_as_text(job) if job.state in PENDING else None
+    waits, fields, sent = waits_as_text(job) if job.state in PENDING else None, fields_shown(job), sent or {}
+    if waits is not None:
+        waits = sent.get("depends_on", waits[0]), sent.get("depends_kind", waits[1])
+    for field in fields:
+        field["value"] = sent.get(field["name"], field["value"])
     return {
-        "change_fields": fields_shown(job),
+        "change_fields": fields,
+        "change_reason": sent.get("reason", ""),
         "change_waits": waits,
         "change_kinds": [(kind.value, kind.label) for kind in _KINDS],
     }
@@ -74,7 +79,7 @@ def waits_as_text(job: Job) -> tuple[str, str] | None:
     if len(kinds) > 1 or any(row.group or row.data for row in rows):
         return None
     return " ".join(
-        str(row.on_array or row.on_id) for row in rows
+        str(row.on_array) if row.on is None else row.on.said_number for row in rows
     ), kinds.pop() if kinds else DependencyKind.SUCCESS
 
 

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.backends.slurm.server import SlurmServer, SlurmUnavailable, install, missing
+from tests.scheduler.agent import conftest as agents
+
+#: A portal with real agents, to compare with.
+world, server, start_agent = agents.world, agents.server, agents.start_agent
 
 
 @pytest.fixture(scope="session")

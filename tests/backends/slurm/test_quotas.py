@@ -12,7 +12,9 @@ from quotas.models import ProviderState
 from quotas.services.exchange import due_projects, exchange
 from quotas.services.project_quota import set_quota
 from quotas.services.providers import repair_provider
+from scheduler.models import SchedulerProfile
 from tests.backends.slurm.server import SlurmServer
+from tests.scheduler.state.small import SmallWorld
 from tests.support.factories import (
     MembershipFactory,
     OperatorFactory,
@@ -217,3 +219,33 @@ def test_a_frozen_slurmrestd_is_given_up_in_time(slurm: SlurmServer, project, se
     assert (state.status, state.text) == (
         "unreachable", "slurmrestd did not answer within 0.3 s.",
     )  # fmt: skip
+
+
+def test_slurms_fair_share_says_who_goes_first_in_muster(slurm: SlurmServer, project, reach) -> None:
+    """A profile with the shares of Slurm: who has no shares in the account of the project comes last."""
+    reach(COMMANDS)
+    other = User.objects.filter(username="mustertest2").first() or UserFactory(username="mustertest2")
+    MembershipFactory(project=project, user=other)
+    world = SmallWorld(project=project)
+    world.node("n1", gpus=1)
+    options = {"shares": "slurm", "factors": {"fairshare": 1000}}
+    world.cluster.profile = SchedulerProfile.objects.create(name="slurm", policy="priority", options=options)
+    world.cluster.save()
+    first = world.job(user=User.objects.get(username="mustertest1"), gpus=1)
+    second = world.job(user=other, gpus=1)
+    exchange(project.pk)
+    account = f"account=project-{project.pk}"
+    slurm.run("sacctmgr", "-i", "modify", "user", "mustertest1", "where", account, "set", "fairshare=0")
+    with slurm.without("slurmctld"):
+        pass  # it works the shares out as it starts, and every few minutes
+
+    def shares() -> list[float]:
+        exchange(project.pk)
+        people = ProviderState.objects.get(project=project).facts.get("fair_share", {}).get("users", {})
+        return [people.get(name, {}).get("fair_share") or 0.0 for name in ("mustertest1", "mustertest2")]
+
+    until(lambda: shares()[0] < shares()[1], seconds=30)
+
+    assert world.plan().started_jobs == (second.number,)
+    first.refresh_from_db()
+    assert first.state == "queued"

@@ -8,13 +8,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 from django.conf import settings
 from django.test import Client
 from django.urls import get_resolver
 
 from infra.api.views import KnownQuery
-from tests.infra.api.conformance import DOCUMENT, NOT_DESCRIBED
+from tests.infra.api.conformance import NOT_DESCRIBED, document
 from tests.scheduler.portal import Portal, a_portal
 from tests.support.factories import bearer
 
@@ -32,7 +31,7 @@ def portal(db: None) -> Portal:
 @cache
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
     """Path with its arguments filled, method, and what the document says of them."""
-    paths = yaml.load(DOCUMENT.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["paths"]
+    paths = document()["paths"]
     return [
         (re.sub(r"\{(\w+)\}", lambda found: ARGUMENTS.get(found[1], "7"), path), method.upper(), operation)
         for path, methods in paths.items()

@@ -17,6 +17,8 @@ DOCUMENT: Final = Path(__file__).resolve().parents[3] / "docs" / "reference" / "
 PROBLEM: Final = "application/problem+json"
 #: Messages of agents, described in docs/explanation/agent-protocol.md, and the pages of the document itself.
 NOT_DESCRIBED: Final = re.compile(r"^/api/v1/(agent/|docs|schema)")
+#: A schema of the document that another one names.
+_REF: Final = re.compile(r'"#/components/schemas/([^"]+)"')
 #: Most faults of one answer that are listed.
 MOST_FAULTS: Final = 5
 
@@ -80,22 +82,23 @@ def _faults_of_body(
 
 
 @cache
-def _document() -> dict[str, Any]:
+def document() -> dict[str, Any]:
+    """The committed document, read once for all tests: nobody may change it."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    document: dict[str, Any] = yaml.load(DOCUMENT.read_text(), loader)  # a safe one
-    return document
+    found: dict[str, Any] = yaml.load(DOCUMENT.read_text(), loader)  # a safe one
+    return found
 
 
 @cache
 def _components(*, exact: bool) -> dict[str, Any]:
-    found = _document()["components"]["schemas"]
+    found = document()["components"]["schemas"]
     return {name: as_json_schema(schema, exact=exact) for name, schema in found.items()}
 
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
     """The paths of the document, those with fewer arguments first: /jobs/state is no job."""
-    paths = sorted(_document()["paths"], key=lambda path: path.count("{"))
+    paths = sorted(document()["paths"], key=lambda path: path.count("{"))
     return [
         (re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)) + r"\Z"), str(path)) for path in paths
     ]
@@ -110,20 +113,33 @@ def _operations_at(path: str) -> dict[str, Operation]:
 def _operations(template: str) -> dict[str, Operation]:
     return {
         method.upper(): Operation(f"{method.upper()} {template}", operation["responses"])
-        for method, operation in _document()["paths"][template].items()
+        for method, operation in document()["paths"][template].items()
         if isinstance(operation, dict) and "responses" in operation
     }
 
 
-@cache
 def _validator(operation: str, status: int, kind: str) -> Any:
     method, _, template = operation.partition(" ")
     responses = _operations(template)[method].responses
     schema = responses.get(str(status), responses.get("default", {}))["content"][kind]["schema"]
     # A problem may carry more beside the fields that all of them have.
-    exact = status < 400
-    root = {**as_json_schema(schema, exact=exact), "components": {"schemas": _components(exact=exact)}}
-    return jsonschema_rs.Draft202012Validator(root, validate_formats=True)
+    return _validator_of(json.dumps(schema), exact=status < 400)
+
+
+@cache
+def _validator_of(schema: str, *, exact: bool) -> Any:
+    """All operations answer with a few hundred schemas, most of them with the same problem."""
+    root = as_json_schema(json.loads(schema), exact=exact)
+    components = _components(exact=exact)
+    used: dict[str, Any] = {}
+    waiting = [root]
+    while waiting:
+        for name in set(_REF.findall(json.dumps(waiting.pop()))) - used.keys():
+            used[name] = components[name]
+            waiting.append(components[name])
+    return jsonschema_rs.Draft202012Validator(
+        {**root, "components": {"schemas": used}}, validate_formats=True
+    )
 
 
 def as_json_schema(schema: Any, *, exact: bool = True) -> Any:

@@ -116,6 +116,15 @@ def test_a_parent_keeps_its_key(rows: dict[type[Model], Model]) -> None:
         _run(f"UPDATE scheduler_attempt SET id = {NOBODY}")
 
 
+def test_no_move_of_an_attempt_or_a_task_locks_its_row_first() -> None:
+    """As PostgreSQL does, with a record in its log, where any trigger for each row runs before an update."""
+    before = _run(
+        "SELECT tgname FROM pg_trigger WHERE tgrelid IN ('scheduler_attempt'::regclass, 'scheduler_task'::regclass)"
+        " AND tgtype::int & 19 = 19"  # for each row, before, an update
+    )
+    assert before == []
+
+
 def test_what_django_deletes_goes_with_its_rows(rows: dict[type[Model], Model]) -> None:
     job: Any = rows[Job]
     with pytest.raises(ProtectedError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quotas.providers.external import Refused
+from quotas.providers.base import Refused
 from quotas.providers.slurm.commands import CommandTransport
 from quotas.providers.slurm.rest import RestTransport
 

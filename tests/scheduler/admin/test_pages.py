@@ -28,10 +28,12 @@ from scheduler.models import (
     Partition,
     PolicyFault,
     PriorityClass,
+    ProfileVersion,
     Queue,
     Reservation,
     RetentionRun,
     SchedulerProfile,
+    ShadowRun,
     Task,
     UnknownTask,
 )
@@ -53,10 +55,12 @@ from tests.support.factories import (
     PartitionFactory,
     PolicyFaultFactory,
     PriorityClassFactory,
+    ProfileVersionFactory,
     QueueFactory,
     ReservationFactory,
     RetentionRunFactory,
     SchedulerProfileFactory,
+    ShadowRunFactory,
     TaskFactory,
     UnknownTaskFactory,
     UserFactory,
@@ -80,14 +84,16 @@ FACTORIES: dict[type[Model], Any] = {
     PolicyFault: PolicyFaultFactory,
     UnknownTask: UnknownTaskFactory,
     PriorityClass: PriorityClassFactory,
+    ProfileVersion: ProfileVersionFactory,
     Queue: QueueFactory,
     Reservation: ReservationFactory,
     RetentionRun: RetentionRunFactory,
     SchedulerProfile: SchedulerProfileFactory,
+    ShadowRun: ShadowRunFactory,
     Task: TaskFactory,
 }
 #: What each may add by hand; everything else comes into being by itself.
-OPERATOR_ADDS = {Cluster, Partition, Queue, Reservation, JoinToken}
+OPERATOR_ADDS = {Cluster, Partition, Queue, Reservation, JoinToken, ShadowRun}
 ADMIN_ADDS = OPERATOR_ADDS | {PriorityClass, SchedulerProfile}
 #: What each may edit by hand.
 OPERATOR_EDITS = {Cluster, Partition, Queue, Node}

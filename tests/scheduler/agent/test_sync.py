@@ -38,6 +38,9 @@ class Link:
     def resume_task(self, key: str) -> None:
         self.commands.append(("resume", key))
 
+    def change_limit(self, key: str, seconds: int) -> None:
+        self.commands.append(("limit", key, seconds))
+
     def extend_lease(self, fence_seconds: float) -> None:
         self.commands.append(("lease", round(fence_seconds)))
 
@@ -112,6 +115,19 @@ def test_tasks_that_are_here_are_stopped_suspended_and_resumed(
 
     assert link.commands == [("stop", "5-2", "cancelled", 5), ("suspend", "6-1"), ("resume", "6-1")]
     assert table.known() == [[6, 1]]  # the server needs no report on the stale one
+
+
+def test_a_changed_limit_is_told_to_the_shim_until_its_record_has_it(
+    sync: ServerSync, table: TaskTable, link: Link
+) -> None:
+    table.update([a_record()], complete=True)
+
+    sync.apply(an_answer(limits=[[5, 2, 20], [99, 1, 20]]), sent_at=time.monotonic())
+    sync.apply(an_answer(), sent_at=time.monotonic())  # the command may have been lost
+    table.update([a_record(changed_limit=20)], complete=False)
+    sync.apply(an_answer(limits=[[5, 2, 20]]), sent_at=time.monotonic())
+
+    assert link.commands == [("limit", "5-2", 20), ("limit", "5-2", 20)]
 
 
 def test_a_task_that_is_not_here_is_reported_lost(sync: ServerSync, table: TaskTable) -> None:

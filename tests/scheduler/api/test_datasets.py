@@ -18,8 +18,8 @@ def test_members_declare_data_and_strangers_see_none(api: Api, cast: Cast) -> No
     waiting = api(cast.owner).post(JOBS, {"command": "true", "depends_on": [{"data": "faces"}]}).json()
     assert (waiting["state_detail"], waiting["reason"]["text"]) == ("blocked", "Depends on data faces.")
     assert waiting["depends_on"][0] | {"group": 0} == {
-        "job": None, "number": None, "array": False, "data": "faces", "type": "data", "group": 0, "need": 1,
-        "satisfied": None,
+        "job": None, "number": None, "job_id": None, "array": False, "data": "faces", "type": "data", "group": 0,
+        "need": 1, "satisfied": None,
     }  # fmt: skip
 
     made = api(cast.colleague).post(DATASETS, {"name": "faces", "project": "vision", "path": "/data/faces"})

@@ -30,19 +30,19 @@ FIELDS = {
     "boost", "id", "number", "name", "state", "state_detail", "reason", "priority", "priority_class", "priority_band",
     "queue", "project", "user", "command", "script", "job_type", "tasks", "nodes", "tasks_per_node", "cpu_cores",
     "memory_bytes", "memory_gb", "storage_bytes", "gpu_count", "gpu_type", "gpu_share", "extras", "time_limit",
-    "env", "secrets", "upload", "expected_runtime",
-    "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity",
+    "env", "secrets", "upload", "image", "expected_runtime",
+    "reservation", "working_dir", "mail_type", "labels", "node_selector", "tolerations", "affinity",
     "depends_on", "array_id", "job_id",
     "array_index", "array_max_running", "restart_policy", "max_restarts", "restart_rules", "probes", "checkpoint",
     "artifacts", "standard_output", "standard_error", "open_mode",
-    "restart_delay", "restart_delay_max", "preemptible", "created_at", "begin_at",
+    "restart_delay", "restart_delay_max", "limit_signal", "preemptible", "created_at", "begin_at",
     "deadline", "eligible_at", "scheduled_at", "started_at", "completed_at", "expected_start", "likely_start",
     "exit_code",
     "failure_class",
     "exit_signal", "end_text", "attempt", "allocations", "submitted_via", "depends_until", "on_depends_timeout",
     "saved_at", "saved_path", "min_tasks", "elastic", "on_task_failure", "pack", "assembly_timeout", "assembly_until",
     "cpu_limit", "memory_limit_bytes", "qos", "gpu_slice", "numa",
-    "deadline_action", "deadline_outlook", "wait_limit",
+    "deadline_action", "deadline_outlook", "wait_limit", "relax",
 }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_what_was_submitted_is_what_the_detail_shows(api: Api, cast: Cast) -> No
 
     assert body["depends_on"] == [
         {
-            "job": first["id"], "number": first["number"], "array": False, "data": None,
+            "job": first["id"], "number": first["number"], "job_id": str(first["number"]), "array": False, "data": None,
             "type": "success", "group": 0, "need": 1,
             "satisfied": None,
         }

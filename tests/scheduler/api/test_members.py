@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Job, Task
-from scheduler.services.execution.agent_messages import AgentMessage, _news
+from scheduler.services.execution.agent_messages import AgentMessage, without_known_news
 from scheduler.services.execution.dispatch import Orders, orders_for
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
@@ -67,4 +67,4 @@ def test_a_size_is_ordered_until_the_agent_knows_it_and_never_of_an_older_agent(
     assert [one[2:] for one in worlds] == [[2, "0-1"], [2, "0-1"]]
     for said, left in ((None, 0), ({}, 2), ({worlds[0][0]: 2}, 1), ({one[0]: 2 for one in worlds}, 0)):
         message = AgentMessage("key", "", "", 0, known=known, worlds=said)
-        assert len(_news(message, Orders(worlds=list(worlds))).worlds) == left
+        assert len(without_known_news(message, Orders(worlds=list(worlds))).worlds) == left

@@ -74,6 +74,10 @@ def cast() -> Cast:
     return the_cast()
 
 
+#: Scopes of a token that exports.
+READS = ("nodes:read", "projects:read", "quota:read")
+
+
 def trail() -> int:
     """How many changes are in the audit trail; tokens, which the tests make, aside."""
     return AuditEvent.objects.exclude(action__startswith="token").count()
@@ -87,7 +91,7 @@ def apply(client: Client, by: User, text: str, **more: Any) -> Any:
 
 
 def export(client: Client, by: User) -> str:
-    answer = client.get("/api/v1/configuration", headers=bearer(by, "nodes:read"))
+    answer = client.get("/api/v1/configuration", headers=bearer(by, *READS))
     assert answer.status_code == 200, answer.content
     text: str = answer.json()["yaml"]
     return text
@@ -125,6 +129,12 @@ def test_a_site_made_from_a_document_is_exported_as_another_site_makes_it(client
     ensure_defaults()
     assert apply(client, cast.admin, text, prune=True).status_code == 200
     assert export(client, cast.auditor) == text
+
+
+def test_a_token_that_may_not_read_projects_exports_nothing(client: Client, cast: Cast) -> None:
+    refused = client.get("/api/v1/configuration", headers=bearer(cast.admin, "nodes:read"))
+
+    assert (refused.status_code, "lacks the scope projects:read" in refused.json()["detail"]) == (403, True)
 
 
 def test_a_dry_run_shows_what_differs_and_changes_nothing(client: Client, cast: Cast) -> None:
@@ -299,7 +309,7 @@ def test_operators_apply_what_they_may_edit_and_others_nothing(client: Client, c
         assert apply(client, person, profile, dry_run=True).status_code == (
             200 if person == cast.admin else 403
         ), name
-        reads = client.get("/api/v1/configuration", headers=bearer(person, "nodes:read"))
+        reads = client.get("/api/v1/configuration", headers=bearer(person, *READS))
         assert reads.status_code == (200 if may or person == cast.auditor else 403), name
 
 

@@ -11,11 +11,13 @@ from django.utils import timezone
 
 from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Job, Node, SchedulerProfile, Task
+from scheduler.services.accounting import holds
 from scheduler.services.execution.reconcile import reconcile_all
 from scheduler.services.jobs.datasets import declare_dataset
 from scheduler.services.jobs.resize import resize_job
 from scheduler.services.jobs.submit import submit_job
 from scheduler.state.lifecycle.dependencies import lock_data
+from scheduler.state.settle.locked_attempts import lock_and_read
 from tests.scheduler.portal import a_portal
 from tests.scheduler.state.settle.test_release import a_running_gang
 from tests.scheduler.state.settle.test_release import world as _world
@@ -140,7 +142,44 @@ def test_nor_does_whoever_stops_what_is_over_its_time(world: World) -> None:
     Attempt.objects.update(started_at=timezone.now() - timedelta(hours=1))
 
     with transaction.atomic():
-        Attempt.objects.select_for_update(of=("self",)).get(job=job)  # as one that stops it for another
+        Job.objects.select_for_update(of=("self",)).get(pk=job.pk)  # as one that stops it for another
         Apart(impatient(reconcile_all)).end()
 
     assert reconcile_all().overdue_attempts == 1
+
+
+def test_who_writes_lines_of_the_ledger_waits_for_the_lock_of_the_job(world: World) -> None:
+    """An attempt has no lock of its own: that of its job stands for it."""
+    job, _ = a_running_gang(world, "fail")
+    attempt = Attempt.objects.get(job=job)
+    found: list[set[int]] = []
+
+    def hold() -> None:
+        with transaction.atomic():
+            found.append(holds.lock([attempt.pk]))
+
+    with transaction.atomic():
+        nobody_else_holds(job)
+        other = Apart(hold)
+        other.until_it_waits()
+        Attempt.objects.filter(pk=attempt.pk).update(state="failed", ended_at=timezone.now())
+    other.end()
+
+    assert found == [set()]
+
+
+def test_who_settles_locks_the_job_and_no_row_of_the_attempt(world: World) -> None:
+    job, _ = a_running_gang(world, "fail")
+    attempt = Attempt.objects.get(job=job)
+
+    def lock_attempt() -> None:
+        with transaction.atomic():
+            Attempt.objects.select_for_update(nowait=True, of=("self",)).get(pk=attempt.pk)
+
+    with transaction.atomic():
+        lock_and_read([attempt.pk])
+        Apart(lock_attempt).end()
+        other = Apart(transaction.atomic(lambda: lock_and_read([attempt.pk])))
+        other.until_it_waits()
+        assert other.is_alive()
+    other.end()

@@ -19,7 +19,13 @@ from scheduler.core.lifecycle import JobState
 from scheduler.models import Attempt, Device, Job, Node, Task
 from scheduler.services.accounting import metric_counts
 from tests.scheduler.state.small import SmallWorld
-from tests.support.factories import AttemptFactory, JobEventFactory, JobFactory, QueueFactory
+from tests.support.factories import (
+    AttemptFactory,
+    JobEventFactory,
+    JobFactory,
+    QueueFactory,
+    SchedulerProfileFactory,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -97,6 +103,7 @@ def test_waits_ends_and_failures_are_counted_once_and_outlive_their_rows() -> No
     started(job, epoch=2, came=again, placed=1, began=1, event={"kind": "job.failed", "details": ended})
     metric_counts.count()
     metric_counts.add_one(metric_counts.CYCLES_FAILED, str(queue.cluster_id))
+    metric_counts.add_by_queue(metric_counts.BACKFILLED, [queue.pk, queue.pk])
     counted = scraped()
     Job.objects.all().delete()
     metric_counts.count()
@@ -118,9 +125,27 @@ def test_waits_ends_and_failures_are_counted_once_and_outlive_their_rows() -> No
         assert found["muster_attempts_failed_total", "gpu", failure] == 1
     assert found["muster_preemptions_total", "gpu", "drain"] == 1
     assert found["muster_schedule_cycles_failed_total", queue.cluster.slug] == 1
+    assert found["muster_backfilled_starts_total", "gpu"] == 2
+    assert found["muster_backfilled_starts_total", "empty"] == 0
     # A queue without jobs has its series.
     assert found[f"{wait}_count", empty.slug] == found["muster_jobs_ended_total", empty.slug, "failed"] == 0
     assert found["muster_jobs", "queued", empty.slug] == found["muster_jobs", "running", empty.slug] == 0
+
+
+def test_finding_40_a_start_by_backfill_is_counted_by_its_queue() -> None:
+    """Four GPUs run on for an hour, the head wants eight, and what is over in five minutes starts before it."""
+    world = SmallWorld()
+    world.cluster.profile = SchedulerProfileFactory(backfill="easy")
+    world.cluster.save()
+    world.node("n1", gpus=8)
+    world.job(gpus=4, time_limit_seconds=3600)
+    world.plan()
+    world.job(gpus=8, time_limit_seconds=3600)
+    world.job(gpus=4, time_limit_seconds=300)
+
+    assert world.plan().started == 1
+
+    assert scraped()["muster_backfilled_starts_total", world.queue.slug] == 1
 
 
 def test_what_nodes_have_given_and_how_much_of_the_idle_gpus_is_fragmented() -> None:

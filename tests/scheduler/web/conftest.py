@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.core.lifecycle import JobState, TaskState
 from scheduler.models import Device, Job
+from tests.support.copies import copied
 from tests.support.factories import (
     AllocationFactory,
     AttemptFactory,
@@ -31,6 +32,7 @@ def world(db: None) -> SimpleNamespace:
     return a_world()
 
 
+@copied
 def a_world() -> SimpleNamespace:
     cast = the_cast()
     cluster = ClusterFactory(name="main", slug="main")

@@ -53,6 +53,26 @@ def test_the_dialog_sends_what_was_edited_and_a_stale_one_is_refused(as_user: An
     assert Job.objects.get(pk=world.job.pk).name == "renamed"
 
 
+def test_a_change_that_is_refused_comes_back_as_it_was_sent(as_user: Any, world: Any) -> None:
+    client = as_user(world.cast.owner)
+    change = reverse("job-act", args=[world.job.number, "change"])
+    form = {"seen": str(world.job.generation), "name": "typed long", "cpu_cores": "many", "reason": "because"}
+
+    answer = client.post(change, form | {"depends_on": "17 18", "depends_kind": "failure"})
+
+    html = answer.content.decode()
+    dialog = html[html.index('<dialog id="change-dialog"') :].partition("</dialog>")[0]
+    assert answer.status_code == 422
+    assert "data-open" in dialog.partition(">")[0]
+    assert "<code>cpu_cores</code>" in dialog
+    for text in ("typed long", "many", "because", "17 18"):
+        assert f'value="{text}"' in dialog
+    assert '<option value="failure" selected>' in dialog
+    assert Job.objects.get(pk=world.job.pk).name == "train"
+    stale = client.post(change, form | {"cpu_cores": "", "seen": "999"})
+    assert (stale.status_code, 'value="typed long"' in stale.content.decode()) == (412, True)
+
+
 def test_pages_name_an_element_as_the_api_does(as_user: Any, world: Any) -> None:
     client = as_user(world.cast.owner)
     number = an_array(world)

@@ -117,7 +117,7 @@ _VALUED: Final = [
     "wrap",
 ]
 #: Options of this portal that Slurm does not have.
-OWN: Final = frozenset(["secret", "upload"])
+OWN: Final = frozenset(["relax", "secret", "upload"])
 LONG: Final = frozenset([*FLAGS, *OPTIONAL, *_VALUED, *OWN])
 SHORT: Final = {
     "A": "account", "a": "array", "B": "extra-node-info", "b": "begin", "C": "constraint", "c": "cpus-per-task",
@@ -207,11 +207,13 @@ class Option(NamedTuple):
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a #SBATCH line: quotes join, # begins a comment, a backslash outside quotes is dropped."""
+    """The words of a #SBATCH line: quotes join, # begins a comment also behind a word, a backslash outside quotes is
+    dropped, and # behind one is no comment."""
     words: list[str] = []
     word: list[str] | None = None
-    quote = ""
+    quote = before = ""
     for letter in text:
+        escaped, before = before == "\\", letter
         if quote:
             if letter == quote:
                 quote = ""
@@ -223,7 +225,7 @@ def split_words(text: str) -> list[str]:
             if word is not None:
                 words.append("".join(word))
             word = None
-        elif letter == "#" and word is None:
+        elif letter == "#" and not escaped:
             break
         elif letter != "\\":
             word = _add(word, letter)

@@ -58,7 +58,7 @@ FIELD_OF: Final = {
     "hold": "hold", "job-name": "name", "mail-type": "mail_type", "nice": "priority", "no-requeue": "restart_policy",
     "nodelist": "affinity", "open-mode": "open_mode", "output": "standard_output", "partition": "queue",
     "prefer": "affinity", "priority": "priority", "qos": "priority", "requeue": "restart_policy",
-    "signal": "checkpoint", "time": "time_limit",
+    "reservation": "reservation", "signal": "checkpoint", "time": "time_limit",
 }  # fmt: skip
 _MEMORY: Final = ("mem", "mem-per-cpu", "mem-per-gpu")
 

@@ -14,11 +14,14 @@ from typing import Any, Final
 from django.conf import settings
 
 from scheduler.core.mail_types import parse_mail_types
+from scheduler.core.snapshot.relaxation import Relaxable
+from scheduler.models import Node
 from scheduler.models.results.checkpoint_policy import SIGNALS
 from scheduler.services.submission.fields import BadValue
 from scheduler.services.submission.fields_dependencies import read_array
 from scheduler.services.submission.fields_placement import MAX_VALUE
-from scheduler.services.submission.fields_restart import MAX_GRACE
+from scheduler.services.submission.fields_relax import relax_from_text
+from scheduler.services.submission.fields_restart import MAX_BEFORE, MAX_GRACE
 from scheduler.services.submission.fields_task import secret_of_text
 from scheduler.services.submission.sbatch.dependencies import read_dependency
 from scheduler.services.submission.sbatch.directives import Directives, Gpus, NotSupported
@@ -169,28 +172,37 @@ _SIGNAL: Final = re.compile(r"(?:([RB]{1,2}):)?([A-Za-z0-9]{1,8})(?:@([0-9]{1,5}
 
 
 def _signal(found: Directives, value: str) -> str | None:
-    """The signal that asks for a checkpoint, how long before the time limit, and whether the script alone gets it."""
+    """The signal before the time limit, how long before, and whether the script alone gets it.
+
+    Where the site stores checkpoints the signal asks for one, so that it also comes before preemption.
+    """
     match = _SIGNAL.fullmatch(value)
     if match is None:
         raise BadValue(f"{value[:40]!r} is not a signal; write for example B:USR1@90")
-    to, word, seconds = match.groups()
-    word = word.upper().removeprefix("SIG")
-    if word.isdecimal():
+    to, word, seconds = match[1] or "", _name_of_signal(match[2], value), int(match[3] or 0)
+    if seconds > MAX_BEFORE:
+        raise BadValue(f"{value[:40]!r}: the signal comes at most {MAX_BEFORE} s before the time limit")
+    if word not in SIGNALS:
+        return f"Jobs get {', '.join(SIGNALS)} before their time limit; SIGTERM comes with every stop."
+    asked: dict[str, Any] = {"signal": word, "to": "shell" if "B" in to else "all"}
+    if not (settings.MUSTER_STORAGE or settings.CHECKPOINT_PATH):
+        found.fill("limit_signal", {**asked, **({"before": seconds} if seconds else {})})
+        return None
+    found.fill("checkpoint", {**asked, **({"grace": min(seconds, MAX_GRACE)} if seconds else {})})
+    return f"The signal comes at most {MAX_GRACE} s before the limit." if seconds > MAX_GRACE else None
+
+
+def _name_of_signal(text: str, value: str) -> str:
+    """The name without SIG, or the number of one that jobs do not get; raises BadValue for what is no signal."""
+    word = text.upper().removeprefix("SIG")
+    if not word.isdecimal():
+        known = hasattr(signal, f"SIG{word}")
+    else:
+        known = int(word) in range(1, 65)
         word = next((one for one in SIGNALS if int(getattr(signal, f"SIG{one}")) == int(word)), word)
-    known = int(word) in range(1, 65) if word.isdecimal() else hasattr(signal, f"SIG{word}")
     if not known:
         raise BadValue(f"{value[:40]!r} names no signal; write for example USR1@90")
-    if word not in SIGNALS:
-        return f"Jobs are asked for checkpoints by {', '.join(SIGNALS)}; SIGTERM comes with every stop."
-    if not (settings.MUSTER_STORAGE or settings.CHECKPOINT_PATH):
-        return "This site has no storage for checkpoints; a job gets SIGTERM, and SIGKILL after the grace period."
-    asked: dict[str, Any] = {"signal": word, "to": "shell" if to and "B" in to else "all"}
-    if seconds is not None and int(seconds):
-        asked["grace"] = min(int(seconds), MAX_GRACE)
-    found.fill("checkpoint", asked)
-    return (
-        f"The signal comes at most {MAX_GRACE} s before the limit." if int(seconds or 0) > MAX_GRACE else None
-    )
+    return word
 
 
 # ---------------------------------------------------------------- whose turn
@@ -210,11 +222,17 @@ def _priority(found: Directives, value: str) -> None:
     found.fill("priority", int(value) if re.fullmatch(r"\d{1,10}", value, re.ASCII) else value)
 
 
+#: As Slurm.
+MAX_NICE: Final = 2_147_483_645
+
+
 def _nice(found: Directives, value: str) -> str | None:
     """How much lower than others the job is put: Slurm's default of 100 is 10 here, of 100."""
-    match = re.fullmatch(r"(-?)(\d{1,10})", value or "100", re.ASCII)
+    match = re.fullmatch(r"(-?)(\d{1,10})(?:\.\d*)?", value or "100", re.ASCII)
     if match is None:
         return f"{value[:40]!r} is not a number."
+    if int(match[2]) > MAX_NICE:
+        raise BadValue(f"{value[:40]!r} is out of range; write a number up to {MAX_NICE}")
     if match[1] and int(match[2]):
         raise BadValue("only operators raise a job with a negative number; use --priority")
     found.nice = int(match[2])
@@ -267,6 +285,29 @@ def _constraint(found: Directives, value: str) -> None:
 
 def _prefer(found: Directives, value: str) -> None:
     found.places.preferred = feature_terms(value)
+
+
+#: How long Slurm waits for fewer switches where the script does not say (`max_switch_wait`).
+_SWITCH_WAIT: Final = 300
+
+
+def _switches(found: Directives, value: str) -> str | None:
+    """`--switches=1@10:00`: one switch, which is a rack here, for as long as the job waits for one."""
+    number, at, wait = value.partition("@")
+    if not number.isdecimal() or len(number) > 9 or (at and not wait):
+        raise BadValue(f"{value[:40]!r} is not a number of switches; write for example 1 or 1@10:00")
+    seconds = minutes(wait) if at else _SWITCH_WAIT
+    if int(number) == 0 or seconds == 0:
+        return None
+    if int(number) > 1:
+        return "Only one switch can be requested, which is a rack; the field affinity bounds the number of racks."
+    if not Node.objects.exclude(rack="").exists():
+        return "No node names its rack, so nothing is known of switches."
+    found.fill("pack", {"level": "rack", "required": True})
+    if seconds is not None:
+        others = [one for one in found.fields.get("relax", []) if one["constraint"] != Relaxable.PACK]
+        found.fill("relax", [*others, {"constraint": Relaxable.PACK.value, "after": seconds}])
+    return None
 
 
 def _nodelist(found: Directives, value: str) -> None:
@@ -399,9 +440,21 @@ def _wrap(found: Directives, value: str) -> str | None:
     return "The script itself runs." if found.said["wrap"].line else None
 
 
+def _relax(found: Directives, value: str) -> None:
+    """`--relax=gpu_type,after=10m`, once for each constraint; Slurm has no such option."""
+    found.fill("relax", [*found.fields.get("relax", []), relax_from_text(value)])
+
+
 def _secret(found: Directives, value: str) -> None:
     """`--secret=wandb,env=WANDB_API_KEY`, once for each secret; Slurm has no such option."""
     found.fill("secrets", [*found.fields.get("secrets", []), secret_of_text(value)])
+
+
+def _reservation(found: Directives, value: str) -> None:
+    """`--reservation=course`; one of several is not chosen."""
+    if "," in value:
+        raise BadValue("names several reservations; name one")
+    found.fill("reservation", value)
 
 
 READERS: Final[dict[str, Reader]] = {
@@ -420,6 +473,7 @@ READERS: Final[dict[str, Reader]] = {
     "exclude": _exclude,
     "exclusive": _exclusive,
     "export": _export,
+    "reservation": _reservation,
     "gpus": _gpus_to("gpus_total", "SLURM_GPUS"),
     "gpus-per-node": _gpus_to("gpus_per_node", "SLURM_GPUS_PER_NODE"),
     "gpus-per-task": _gpus_to("gpus_per_task", "SLURM_GPUS_PER_TASK"),
@@ -452,7 +506,9 @@ READERS: Final[dict[str, Reader]] = {
     "qos": _qos,
     # As without it: only a lost node and preemption requeue a job, as in Slurm.
     "requeue": _restart("interrupted"),
+    "relax": _relax,
     "secret": _secret,
+    "switches": _switches,
     "signal": _signal,
     "threads-per-core": _threads_per_core,
     "time": _time,

@@ -40,8 +40,8 @@ def minutes(text: str) -> int | None:
 
 
 def count(text: str, *, least: int = 1) -> int:
-    """A whole number, without sign or unit."""
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) < least:
+    """A whole number without unit; Slurm reads one with a plus, too."""
+    if not re.fullmatch(r"\+?\d{1,9}", text, re.ASCII) or int(text) < least:
         raise BadValue(f"{text[:40]!r} is not a whole number of at least {least}")
     return int(text)
 
@@ -73,7 +73,8 @@ def moment(value: str) -> datetime:
             raise BadValue(f"{value[:40]!r} is too far in the future")
         return now + timedelta(seconds=-seconds if match[1] == "-" else seconds)
     if text in ("today", "tomorrow"):
-        return now if text == "today" else now + timedelta(days=1)
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return now if text == "today" else midnight + timedelta(days=1)
     clock = _clock(text)
     if clock is not None:
         found = now.replace(hour=clock[0], minute=clock[1], second=clock[2], microsecond=0)

@@ -27,7 +27,6 @@ IGNORED: Final[dict[str, str]] = {
     "propagate": "Limits are the node's own.",
     "quiet": "The answer is the same.",
     "spread-job": "The profile of the queue decides how tasks are spread.",
-    "switches": "Switches are not known; the field pack requests one rack or zone for the tasks of a job.",
     "thread-spec": "Threads of a node are not reserved for the system by a job.",
     "use-min-nodes": "The profile of the queue decides how tasks are spread.",
     "verbose": "The answer is the same.",
@@ -54,8 +53,6 @@ ABSENT: Final[dict[str, str]] = {
     "ntasks-per-socket": "sockets of nodes are not known here; use --ntasks-per-node",
     "overcommit": "several tasks on one CPU cannot be requested with this option; the field cpu_cores takes 0.5",
     "reboot": "nodes are not rebooted for a job; leave the option out",
-    "reservation": "a job does not name a reservation here; jobs of those that a reservation is for use it by "
-    "themselves",
     "sockets-per-node": "sockets of nodes are not known here; use --constraint with a label of nodes",
     "test-only": "answers a question and submits no job; POST /api/v1/jobs/preview answers it",
     "uid": "a job belongs to the person who submits it; leave the option out",

@@ -50,6 +50,36 @@ def test_a_time_limit_stops_a_task_once_and_gives_it_its_grace(store: TaskStore)
     assert within.kill_at is None
 
 
+def test_a_changed_time_limit_counts_from_the_start_and_is_journaled(store: TaskStore) -> None:
+    raised, cut, freed = (a_task(store, f"{n}-1", ran_ms=2000, limit_seconds=n * 2) for n in (1, 2, 3))
+    for task, seconds in ((raised, 20), (cut, 1), (freed, 0)):
+        control.change_limit(store, task, seconds)
+
+    Deadlines(store).enforce(time.monotonic())
+
+    assert [task.record["stop_reason"] for task in (raised, cut, freed)] == ["", "time_limit", ""]
+    again = [ShimTask.of_entry(task.journal_entry()) for task in (raised, cut, freed)]
+    assert [(task.limit_seconds, task.record["changed_limit"]) for task in again] == [
+        (20, 20),
+        (1, 1),
+        (None, 0),
+    ]
+
+
+def test_a_signal_is_due_before_each_limit_once(store: TaskStore) -> None:
+    task, plain = a_task(store, limit_seconds=100), a_task(store, "2-1", limit_seconds=100)
+    task.record["meta"]["limit_signal"] = {"signal": 10, "to": "all", "before_seconds": 30}
+    began = task.record["started_boot_ms"]
+    assert (task.signal_at_boot_ms, plain.signal_at_boot_ms) == (began + 70_000, None)
+
+    task.record["signalled_limit"] = 100
+    assert task.signal_at_boot_ms is None
+    control.change_limit(store, task, 20)
+    assert task.signal_at_boot_ms == began  # the limit is nearer than the signal
+    control.change_limit(store, task, 0)
+    assert task.signal_at_boot_ms is None
+
+
 def test_a_suspended_task_has_no_time_limit_until_it_is_resumed(store: TaskStore) -> None:
     task = a_task(store, limit_seconds=10)
     control.suspend(store, task)

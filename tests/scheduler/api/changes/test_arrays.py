@@ -66,14 +66,14 @@ def test_sentences_name_an_element_as_the_doors_do(api: Api, portal: Portal) -> 
         == f"Job {number}_2 is queued and not held."
     )
     end(element, JobState.FAILED)
-    for verb in ("hold", "release", "requeue", "boost"):
+    for verb in ("hold", "release", "boost"):
         body = {"points": 1, "reason": "x"} if verb == "boost" else {}
         asked = api(portal.cast.operator) if verb == "boost" else client
         refused = asked.post(f"{JOBS}/{number}_2/{verb}", body).json()["detail"]
         assert refused.startswith(f"Job {number}_2 "), refused
     end(elements(number)[0], JobState.CANCELLED)
-    refused = client.post(f"{JOBS}/{number}_1/requeue").json()["detail"]
-    assert refused == f"Job {number}_1 was cancelled and can no longer change."
+    refused = client.patch(f"{JOBS}/{number}_1", {"name": "late"}).json()["detail"]
+    assert refused == f"Job {number}_1 was cancelled and can no longer be changed."
     wrong = client.post(JOBS, {"command": "true", "depends_on": [f"{number}_1"]}).json()["detail"]
     assert wrong.startswith(f"Job {number}_1 (sweep) was cancelled already: ")
     lost = client.get(f"{JOBS}/{waits['number']}").json()["reason"]["text"]
@@ -228,3 +228,69 @@ def test_the_owner_does_not_release_what_an_operator_holds(api: Api, portal: Por
         assert (shown["state_detail"], shown["reason"]["code"]) == ("held", "HeldByAdmin")
         assert operator.post(f"{address}/{ref}/release").status_code == 200
         assert owner.get(f"{JOBS}/{ref}").json()["state_detail"] == "queued"  # both holds are gone
+
+
+def test_a_change_by_the_number_of_an_array_changes_every_waiting_element(api: Api, portal: Portal) -> None:
+    client = api(portal.cast.owner)
+    number = client.post(JOBS, {"command": "true", "array": "0-4", "priority": 10}).json()["number"]
+    running, over = elements(number)[3:]
+    Job.objects.filter(pk=running.pk).update(state=JobState.RUNNING, epoch=1, started_at=timezone.now())
+    end(over, JobState.COMPLETED)
+    client.post(f"{JOBS}/{number}_1/hold")
+    client.patch(f"{JOBS}/{number}_2", {"priority": 30})
+    etag = client.get(f"{JOBS}/{number}")["ETag"]
+    ChangedJob.objects.all().delete()
+
+    changes = {"priority": 20, "memory": "2Gi", "time_limit": "1h", "reason": "too small"}
+    answer = client.patch(f"{JOBS}/{number}", changes, headers={"If-Match": etag})
+
+    assert answer.status_code == 200, answer.content
+    assert [(one.state, one.priority, one.memory_mib, one.time_limit_seconds) for one in elements(number)] == [
+        ("queued", 20, 2048, 3600), ("held", 20, 2048, 3600), ("queued", 20, 2048, 3600),
+        ("running", 10, 256, None), ("completed", 10, 256, None),
+    ]  # fmt: skip
+    assert set(ChangedJob.objects.values_list("job_number", flat=True)) == {
+        one.number for one in (elements(number)[0], elements(number)[2])
+    }
+    events = JobEvent.objects.filter(kind="job.changed", because__contains="too small")
+    assert {event.details["before"]["priority"] for event in events} == {10, 30}
+    row = AuditEvent.objects.get(action="array.change")
+    assert (row.after["jobs"], row.after["priority"], row.reason) == (3, 20, "too small")
+    # A refusal changes none; what is so already is no change.
+    before = Job.objects.values_list("pk", "generation").order_by("pk")
+    kept = list(before)
+    wrong = client.patch(f"{JOBS}/{number}", {"priority": 5, "queue": "nowhere"})
+    stale = client.patch(f"{JOBS}/{number}", {"priority": 5}, headers={"If-Match": etag})
+    same = client.patch(f"{JOBS}/{number}", {"priority": 20})
+    alien = api(portal.cast.colleague).patch(f"{JOBS}/{number}", {"priority": 1})
+    assert [a.status_code for a in (wrong, stale, same, alien)] == [422, 412, 200, 403]
+    assert list(before.all()) == kept
+    for one in elements(number)[:3]:
+        end(one, JobState.CANCELLED)
+    late = client.patch(f"{JOBS}/{number}", {"priority": 5})
+    assert (late.status_code, late.json()["detail"]) == (409, f"No element of array {number} waits.")
+
+
+def test_elements_wait_for_what_a_change_of_their_array_says(api: Api, portal: Portal) -> None:
+    client = api(portal.cast.owner)
+    number = client.post(JOBS, {"command": "true", "array": "0-2"}).json()["number"]
+    first, second = portal.submit(), portal.submit()
+    waits = {"depends_on": [first.number, {"job": second.number, "type": "completion"}]}
+
+    assert client.patch(f"{JOBS}/{number}", waits).status_code == 200
+    circle = client.patch(f"{JOBS}/{number}", {"depends_on": [f"{number}_1"]})
+    assert circle.json()["errors"][0]["code"] == "circle"
+    assert {job.state for job in elements(number)} == {JobState.BLOCKED}
+    assert JobDependency.objects.filter(job__array_number=number).count() == 6
+    # They are held and released together, say what is missing, and start once nothing is.
+    client.post(f"{ARRAYS}/{number}/hold")
+    client.post(f"{ARRAYS}/{number}/release")
+    end(first, JobState.COMPLETED)
+    assert {job.reason_text for job in elements(number)} == {f"Depends on job {second.number} (true)."}
+    end(second, JobState.FAILED)
+    assert {job.state for job in elements(number)} == {JobState.QUEUED}
+    assert JobEvent.objects.filter(kind="job.queued", because="all dependencies are satisfied").count() == 3
+    third = portal.submit()
+    client.patch(f"{JOBS}/{number}", {"depends_on": [third.number]})
+    client.patch(f"{JOBS}/{number}", {"depends_on": []})
+    assert {job.state for job in elements(number)} == {JobState.QUEUED}

@@ -10,12 +10,16 @@ from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from accounts.models import AuditEvent
+from quotas.models import LedgerEntry
+from quotas.services.budgets import make_budget
 from scheduler.core.lifecycle import JobState
-from scheduler.models import ChangedJob, Job, JobName, JobRequest, Queue
+from scheduler.models import ChangedJob, Job, JobName, JobRequest, Node, Queue
+from scheduler.services.execution.agent_messages import AgentMessage, without_known_news
+from scheduler.services.execution.dispatch import Orders, orders_for
 from scheduler.services.execution.reconcile import reconcile_all
 from tests.scheduler.api.conftest import Api
 from tests.scheduler.portal import Portal
-from tests.support.factories import AttemptFactory, JobFactory, QueueFactory, TaskFactory
+from tests.support.factories import AllocationFactory, AttemptFactory, JobFactory, QueueFactory, TaskFactory
 
 JOBS = "/api/v1/jobs"
 
@@ -135,14 +139,14 @@ def test_what_a_pending_job_waits_for_is_changed(api: Api, portal: Portal) -> No
     assert eligible <= timezone.now()
 
 
-def test_a_running_job_keeps_all_but_its_name_and_a_shorter_limit(api: Api, portal: Portal) -> None:
+def test_a_running_job_keeps_all_but_its_name_and_its_limit(api: Api, portal: Portal) -> None:
     client = api(portal.cast.owner)
     job = JobFactory(
         project=portal.cast.project, user=portal.cast.owner, queue=portal.queue, state=JobState.RUNNING, epoch=1,
         started_at=timezone.now(), time_limit_seconds=3600,
     )  # fmt: skip
     attempt = AttemptFactory(job=job, started_at=timezone.now() - timedelta(minutes=50))
-    TaskFactory(attempt=attempt, node=portal.n1)
+    task = TaskFactory(attempt=attempt, node=portal.n1)
 
     answer = client.patch(f"{JOBS}/{job.number}", {"name": "renamed", "time_limit": 1800})
     longer = client.patch(f"{JOBS}/{job.number}", {"time_limit": 7200})
@@ -153,12 +157,62 @@ def test_a_running_job_keeps_all_but_its_name_and_a_shorter_limit(api: Api, port
     assert {one["field"]: one["code"] for one in other.json()["errors"]} == {
         "priority": "not-changeable", "memory": "not-changeable"
     }  # fmt: skip
-    reconcile_all()  # nodes keep the limit that they were given: the server stops what is beyond the shorter one
+    # The agent is told until it says that it has heard; without an agent the server stops what is beyond the limit.
+    known = {task.pk: attempt.epoch}
+    assert orders_for(portal.n1, known).limits == [[task.pk, attempt.epoch, 1800]]
+    raised = api(portal.cast.operator).patch(f"{JOBS}/{job.number}", {"time_limit": 7200})
+    assert (raised.status_code, raised.json()["time_limit"]) == (200, 7200), raised.content
+    told = orders_for(portal.n1, known).limits
+    assert told == [[task.pk, attempt.epoch, 7200]]
+    for heard, left in ((None, 0), ({}, 1), ({task.pk: 1800}, 1), ({task.pk: 7200}, 0)):
+        message = AgentMessage("key", "", "", 0, known=known, limits=heard)
+        assert len(without_known_news(message, Orders(limits=list(told))).limits) == left
+    assert client.patch(f"{JOBS}/{job.number}", {"time_limit": 1800}).status_code == 200
+    reconcile_all()
     attempt.refresh_from_db()
     assert attempt.stop_reason == "time_limit"
+    late = api(portal.cast.operator).patch(f"{JOBS}/{job.number}", {"time_limit": 7200})
+    assert (late.status_code, "being stopped" in late.json()["detail"]) == (409, True)
     Job.objects.filter(pk=job.pk).update(state=JobState.COMPLETED, completed_at=timezone.now())
     ended = client.patch(f"{JOBS}/{job.number}", {"name": "late"})
     assert (ended.status_code, "again" in ended.json()["way_out"]) == (409, True)
+
+
+def test_a_longer_limit_needs_agents_that_know_it_the_queue_and_the_budget(api: Api, portal: Portal) -> None:
+    client = api(portal.cast.operator)
+    Queue.objects.update(max_wall_seconds=7200)
+    job = JobFactory(
+        project=portal.cast.project, user=portal.cast.owner, queue=portal.queue, state=JobState.RUNNING, epoch=1,
+        started_at=timezone.now(), time_limit_seconds=600,
+    )  # fmt: skip
+    attempt = AttemptFactory(job=job, started_at=timezone.now())
+    AllocationFactory(attempt=attempt, node=portal.n1, cpu_millis=1000)
+    make_budget(
+        subject=portal.cast.project, name="year", resource="cpu_milli_seconds", amount=3600 * 1000, period="month",
+        by=portal.cast.admin, reason="the year",
+    )  # fmt: skip
+
+    def refused(limit: int) -> tuple[int, str]:
+        answer = client.patch(f"{JOBS}/{job.number}", {"time_limit": limit})
+        assert JobRequest.objects.get(pk=job.pk).time_limit_seconds == 600
+        return answer.status_code, answer.json()["detail"]
+
+    assert refused(7300)[0] == 422
+    assert refused(7000) == (
+        409,
+        "The budget of project vision has too little left for the longer time limit.",
+    )
+    Node.objects.filter(pk=portal.n1.pk).update(agent_protocol=1)
+    assert refused(1200) == (
+        409,
+        "The agent of node n1 is too old to make the time limit of a running job longer.",
+    )
+    Node.objects.filter(pk=portal.n1.pk).update(agent_protocol=2)
+    assert client.patch(f"{JOBS}/{job.number}", {"time_limit": 1200}).status_code == 200
+    holds = LedgerEntry.objects.filter(attempt_id=attempt.pk, kind="hold").values_list(
+        "held_seconds", flat=True
+    )
+    assert sum(holds) == 1200
 
 
 @pytest.mark.parametrize(

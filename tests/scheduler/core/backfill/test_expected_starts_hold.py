@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from typing import Any
@@ -82,6 +83,12 @@ def a_policy(seed: int) -> Policy:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_the_first_is_promised_comes_true(seed: int) -> None:
     assert broken_promise(a_mixed_world(seed).snapshot, a_policy(seed)) == ""
+
+
+@pytest.mark.skipif(not os.environ.get("MUSTER_WORLDS"), reason="takes minutes; say MUSTER_WORLDS=1000")
+def test_what_the_first_is_promised_comes_true_in_many_worlds() -> None:
+    worlds = range(int(os.environ["MUSTER_WORLDS"]))
+    assert [seed for seed in worlds if broken_promise(a_mixed_world(seed).snapshot, a_policy(seed))] == []
 
 
 def _break_array(patch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from typing import Any
@@ -226,6 +227,12 @@ def a_policy(seed: int) -> Policy:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_first_in_the_order_gets_its_quota_when_it_would_alone(seed: int) -> None:
     assert delayed_head(a_world_of_quotas(seed), a_policy(seed)) == ""
+
+
+@pytest.mark.skipif(not os.environ.get("MUSTER_WORLDS"), reason="takes minutes; say MUSTER_WORLDS=1000")
+def test_the_first_in_the_order_gets_its_quota_when_it_would_alone_in_many_worlds() -> None:
+    worlds = range(int(os.environ["MUSTER_WORLDS"]))
+    assert [seed for seed in worlds if delayed_head(a_world_of_quotas(seed), a_policy(seed))] == []
 
 
 def test_without_turns_the_property_fails(monkeypatch: pytest.MonkeyPatch) -> None:

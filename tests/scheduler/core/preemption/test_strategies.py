@@ -10,6 +10,8 @@ import pytest
 from scheduler.core.cycle import plan_cycle
 from scheduler.core.policy import Policy
 from scheduler.core.preemption_policy import PreemptionPolicy
+from scheduler.core.reason_codes import ReasonCode
+from scheduler.core.reasons.messages import sentence
 from scheduler.core.snapshot.codec import decode_plan, decode_policy, encode_plan, encode_policy
 from tests.support.builders import World, a_job, a_node, a_world, running
 
@@ -86,6 +88,57 @@ def test_pressure_is_of_the_resource_that_is_asked_for() -> None:
     assert victims(cores, pressure_percent=90) == set()
 
 
+def half_allocated(priority: int) -> World:
+    """Half of each node is allocated, and the job needs a whole one."""
+    return a_world(
+        nodes=[a_node("one", cpus=8), a_node("two", cpus=8)],
+        running=[
+            running(a_job("a", cpus=4, priority=10), "one", started=-60),
+            running(a_job("b", cpus=4, priority=10), "two", started=-50),
+        ],
+        pending=[a_job("wants", cpus=8, priority=priority), a_job("later", cpus=8, priority=priority - 1)],
+    )
+
+
+@pytest.mark.parametrize(("priority", "stops"), [(40, False), (50, False), (75, True), (90, True)])
+def test_each_priority_has_its_pressure(priority: int, stops: bool) -> None:
+    levels = {"pressure_percent": 90, "pressure_levels": ((50, 70), (75, 50), (90, 0))}
+    assert bool(victims(half_allocated(priority), **levels)) == stops
+
+
+def test_the_waiting_job_and_the_victim_name_the_pressure() -> None:
+    waits = plan_cycle(half_allocated(90).snapshot, Policy(preemption=replace(RULES, pressure_percent=60)))
+    texts = {sentence(decision.reason, decision.facts) for decision in waits.decisions}
+    assert all(
+        text.endswith(
+            "No job is preempted for it: of the nodes that it may use 50 % is allocated, of 60 % required."
+        )
+        for text in texts
+    )
+
+    world = half_allocated(90)
+    stops = plan_cycle(world.snapshot, Policy(preemption=replace(RULES, pressure_percent=50)))
+    assert {"pressure_percent": 50, "allocated_percent": 50}.items() <= dict(
+        stops.preempts[0].strategy
+    ).items()
+    text = next(
+        sentence(decision.reason, decision.facts)
+        for decision in stops.decisions
+        if decision.reason is ReasonCode.WAITING_FOR_PREEMPTION
+    )
+    assert text.endswith(
+        "Of the nodes that it may use 50 % is allocated; jobs are preempted for it from 50 % on."
+    )
+
+
+def test_pressure_does_not_rise_with_the_priority() -> None:
+    for levels in (((50, 60), (75, 70)), ((50, 60), (50, 50)), ((50, 101),), ((101, 5),)):
+        with pytest.raises(ValueError, match="pressure_levels"):
+            replace(RULES, pressure_levels=levels)
+    with pytest.raises(ValueError, match="must not be above pressure_percent"):
+        replace(RULES, pressure_percent=40, pressure_levels=((50, 60),))
+
+
 @pytest.mark.parametrize(
     ("left", "right", "usual"),
     [
@@ -130,6 +183,7 @@ def test_a_victim_says_what_spoke_for_it_and_keeps_it_when_recorded() -> None:
 
 
 def test_they_are_recorded_with_the_policy() -> None:
-    policy = Policy(preemption=replace(RULES, risk=1, by_resource=1, pressure_percent=80))
+    levels = {"pressure_percent": 80, "pressure_levels": ((50, 60), (90, 0))}
+    policy = Policy(preemption=replace(RULES, risk=1, by_resource=1, **levels))  # type: ignore[arg-type]
 
     assert decode_policy(encode_policy(policy)) == policy

@@ -11,10 +11,10 @@ from infra.errors import InvalidInput, MusterError
 from scheduler.api.serializers import row_of
 from scheduler.models import Allocation, Job, Node
 from scheduler.services.cluster.inventory import apply_inventory, read_inventory
-from scheduler.services.cluster.reservations import cancel_reservation, reserve
 from scheduler.services.execution.dispatch import orders_for
 from scheduler.services.planning.cycles import run_cycle
 from scheduler.services.planning.job_preview import preview_job
+from scheduler.services.reservations.reserve import cancel_reservation, reserve
 from scheduler.services.submission.parse_request import parse_job
 from scheduler.services.submission.sbatch.parse_sbatch import parse_sbatch
 from scheduler.state.load.snapshots import load_snapshot

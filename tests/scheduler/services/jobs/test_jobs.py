@@ -395,13 +395,9 @@ def test_a_job_that_runs_at_most_once_is_not_requeued(portal: Portal) -> None:
     assert job.state == JobState.RUNNING
 
 
-def test_only_a_job_that_has_nodes_is_requeued(portal: Portal) -> None:
+def test_a_pending_job_is_not_requeued(portal: Portal) -> None:
     job = portal.submit()
     with pytest.raises(Conflict, match="not running"):
-        requeue_job(job=job, by=portal.cast.owner)
-
-    cancel_job(job=job, by=portal.cast.owner)
-    with pytest.raises(Conflict, match="can no longer change"):
         requeue_job(job=job, by=portal.cast.owner)
 
 

@@ -93,6 +93,13 @@ def test_a_rule_orders_the_cycle_and_every_door_names_it(world: SmallWorld) -> N
     assert (found.order.policy, found.order.rule) == ("sjf", "crowd")
     html = client.get(f"/jobs/{jobs[2].pk}/?tab=why").content.decode()
     assert "by the rule “crowd”" in html
+    asked = {"command": "true", "queue": world.queue.slug, "project": world.project.slug}
+    previewed = client.post("/api/v1/jobs/preview", asked, content_type="application/json").json()
+    assert (previewed["order"]["policy"], previewed["order"]["rule"]) == ("sjf", "crowd")
+    shown = client.post(
+        "/submit/preview/", {"what": "true", "queue": world.queue.slug, "project": world.project.slug}
+    )
+    assert "by the rule “crowd” since" in shown.content.decode()
     assert forecast_cluster(cluster_id=world.cluster.pk) == 3
 
     # Without rules the row goes, and nothing is shown.

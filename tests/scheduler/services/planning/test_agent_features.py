@@ -47,6 +47,7 @@ def payload_for(feature: str, portal: Portal) -> dict[str, Any]:
         "uploads": {"upload": str(upload.pk)},
         "artifacts": {"artifacts": ["a"]},
         "output files": {"standard_output": "out"},
+        "signals": {"limit_signal": {}, "time_limit": "1h"},
     }
     return fields[feature]
 

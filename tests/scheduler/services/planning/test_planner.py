@@ -152,7 +152,7 @@ def test_while_another_planner_goes_on_this_one_stands_by_and_takes_over_when_it
             leases.release(lease)
         before = leases.last_term(scope)
         now[0] += settings.PLAN_SECONDS
-        cycles._next_cycle_at.clear()
+        cycles.forget_rests()
         standing_by.turn()
         return leases.last_term(scope) != before
 

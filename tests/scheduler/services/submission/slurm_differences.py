@@ -47,7 +47,7 @@ ABSENT: Final[dict[str, str]] = {
     "output-input-missing": _INPUT,
     "placement-pbs": "directives of PBS and LSF are not read",
     "placement-shebang-crlf-none": _ARGUMENTS,
-    "reservation-known": "a job does not name its reservation",
+    "reservation-known": "the reservation of that cluster is not made here",
     "spelling-repeated-flag-and-value": _NODES_OF_ONE,
 }
 

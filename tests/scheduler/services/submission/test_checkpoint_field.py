@@ -64,22 +64,22 @@ def test_what_cannot_be_done_is_refused_by_name(portal: Portal, settings: Settin
         ("B:USR1@90", {"signal": "USR1", "to": "shell", "grace": 90}),
         ("SIGUSR2@300", {"signal": "USR2", "to": "all", "grace": 300}),
         ("R:10", {"signal": "USR1", "to": "all"}),
-        ("INT@99999", {"signal": "INT", "to": "all", "grace": 3600}),
+        ("INT@65535", {"signal": "INT", "to": "all", "grace": 3600}),
     ],
 )
 def test_sbatch_asks_by_signal(portal: Portal, option: str, asked: dict[str, Any]) -> None:
     payload, unhonoured = parse_sbatch(f"#!/bin/sh\n#SBATCH --signal={option}\ntrue\n")
     assert payload["checkpoint"] == asked
     assert [one.reason for one in unhonoured] == (
-        ["The signal comes at most 3600 s before the limit."] if "99999" in option else []
+        ["The signal comes at most 3600 s before the limit."] if "65535" in option else []
     )
 
 
 def test_what_no_job_is_asked_by_has_no_effect_and_is_said(portal: Portal, settings: Settings) -> None:
     payload, (said,) = parse_sbatch("#!/bin/sh\n#SBATCH --signal=TERM@60\ntrue\n")
     assert "checkpoint" not in payload
-    assert said.reason.startswith("Jobs are asked for checkpoints by USR1")
+    assert said.reason.startswith("Jobs get USR1")
     settings.MUSTER_STORAGE = ""
-    payload, (said,) = parse_sbatch("#!/bin/sh\n#SBATCH --signal=USR1@60\ntrue\n")
+    payload, unhonoured = parse_sbatch("#!/bin/sh\n#SBATCH --signal=USR1@60\ntrue\n")
+    assert (payload["limit_signal"], unhonoured) == ({"signal": "USR1", "to": "all", "before": 60}, [])
     assert "checkpoint" not in payload
-    assert said.reason.startswith("This site has no storage")

@@ -273,3 +273,26 @@ def test_t27_whatever_a_directive_says_it_is_read_or_refused(text: str, option: 
 )
 def test_dependencies_mean_what_slurm_means_by_them(value: str, waits: list[object]) -> None:
     assert read(f"--dependency={value}")["depends_on"] == waits
+
+
+def test_one_switch_is_one_rack_for_as_long_as_the_script_waits_for_it() -> None:
+    """Without a time Slurm waits for 300 s (`max_switch_wait`)."""
+    assert ignored("--switches=1") == [(2, "#SBATCH --switches=1")]  # no node names a rack
+    node = a_portal().n1
+    Node.objects.filter(pk=node.pk).update(rack="r1")
+    rack = {"level": "rack", "required": True}
+
+    assert read("--switches=1") == {
+        "pack": rack,
+        "relax": [{"constraint": "pack", "after": 300}],
+        "cpu_cores": 1,
+    }
+    assert read("--switches=1@10:00")["relax"] == [{"constraint": "pack", "after": 600}]
+    assert "relax" not in read("--switches=1@UNLIMITED")
+    assert read("--switches=0") == {"cpu_cores": 1}
+    assert ignored("--switches=2@1:00") == [(2, "#SBATCH --switches=2@1:00")]
+    assert broken("--switches=few")
+    assert read("--relax=gpu_type,after_failures=2")["relax"] == [
+        {"constraint": "gpu_type", "after_failures": "2"}
+    ]
+    assert broken("--relax=gpu_type,5m")

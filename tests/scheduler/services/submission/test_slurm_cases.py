@@ -216,7 +216,7 @@ def test_f17_nodes_are_named_and_excluded(portal: Portal) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["-L matlab:2", "--reservation=downtime", "--exclusive=user", "-i in.txt", "-M other", "-O", "--uid=0",
+    ["-L matlab:2", "--reservation=a,b", "--exclusive=user", "-i in.txt", "-M other", "-O", "--uid=0",
      "--ntasks-per-socket=1", "--container=x", "--export-file=x"],
 )  # fmt: skip
 def test_f17_what_guards_or_narrows_and_does_not_exist_is_refused(portal: Portal, line: str) -> None:

@@ -45,8 +45,19 @@ def test_finding_26_of_one_priority_a_guaranteed_job_is_stopped_last_unless_the_
         ({"pressure_percent": 101}, "pressure_percent is 0"),
         ({"pressure_percent": "high"}, "whole number"),
         ({"pressure": 10}, "is not a setting of preemption"),
+        ({"pressure_levels": 50}, "whole numbers by priority"),
+        ({"pressure_levels": {"high": 50}}, "whole numbers by priority"),
+        ({"pressure_levels": {"75": "50"}}, "whole numbers by priority"),
+        ({"pressure_levels": {"50": 60, "75": 70}}, "must not rise"),
     ],
 )
 def test_what_they_cannot_be_is_refused(words: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         preemption_of(True, words)
+
+
+def test_pressure_by_priority_is_read_from_a_profile() -> None:
+    rules = preemption_of(True, {"pressure_percent": 90, "pressure_levels": {"90": 0, "75": 50}})
+
+    assert [rules.pressure_of(priority) for priority in (0, 74, 75, 89, 90, 100)] == [90, 90, 50, 50, 0, 0]
+    assert preemption_of(True, {"pressure_levels": {}}) == preemption_of(True, {})

@@ -221,6 +221,36 @@ def test_a_project_waits_while_the_keeper_of_its_quota_is_away(
     assert not any(load_snapshot(cluster_id=world.cluster.pk).snapshot.projects.away_text)
 
 
+def test_slurm_says_who_goes_first_where_the_profile_says_so(settings) -> None:
+    """The factor `fairshare` is the FairShare of the account's user; who has none has 0, and comes last."""
+    world = SmallWorld()
+    world.node("n1", gpus=1)
+    profile = SchedulerProfile.objects.create(
+        name="by slurm", policy="priority", options={"shares": "slurm", "factors": {"fairshare": 1000}}
+    )
+    world.cluster.profile = profile
+    world.cluster.save()
+    people = {
+        name: MembershipFactory(project=world.project, user__username=name).user
+        for name in ("Ann", "bob", "cy")
+    }
+    jobs = {name: world.job(user=person, gpus=1) for name, person in people.items()}
+    users = {"ann": {"fair_share": 0.2}, "bob": {"fair_share": 0.75}, "cy": {"fair_share": None}}
+    ProviderState.objects.create(
+        project=world.project, provider="slurm", status="ok", since=timezone.now(),
+        facts={"fair_share": {"norm_shares": 0.5, "users": users}},
+    )  # fmt: skip
+
+    loaded = load_snapshot(cluster_id=world.cluster.pk)
+
+    snapshot = loaded.snapshot
+    factors = dict(zip(snapshot.shares.id.tolist(), snapshot.shares.factor.tolist(), strict=True))
+    of = {name: factors[(world.project.pk << 31) | person.pk] for name, person in people.items()}
+    assert of == {"Ann": 200_000, "bob": 750_000, "cy": 0}
+    plan = plan_cycle(snapshot, loaded.policy)
+    assert [start.job_id for start in plan.starts] == [jobs["bob"].number]
+
+
 def test_what_runs_is_read_with_its_expected_end_and_each_device_apart() -> None:
     world = SmallWorld()
     node = world.node("n1", gpus=2)

@@ -6,8 +6,8 @@ import pytest
 
 from infra.errors import Conflict
 from scheduler.models import Node
-from scheduler.services.cluster.reservations import reserve
 from scheduler.services.jobs.verbs import hold_job
+from scheduler.services.reservations.reserve import reserve
 from tests.scheduler.portal import Portal, a_portal
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +24,7 @@ def test_a_hold_heeds_labels_as_the_planner_does(portal: Portal) -> None:
 
     held = reserve(payload={"job_id": job.number}, by=portal.cast.operator)
 
-    assert [node.name for node in held.nodes.all()] == ["n1"]
+    assert [part.node.name for part in held.parts.all()] == ["n1"]
 
 
 def test_a_job_that_its_owner_holds_back_gets_nodes_too(portal: Portal) -> None:
@@ -34,11 +34,11 @@ def test_a_job_that_its_owner_holds_back_gets_nodes_too(portal: Portal) -> None:
 
     held = reserve(payload={"job_id": job.number}, by=portal.cast.operator)
 
-    assert [node.name for node in held.nodes.all()] == ["n2"]
+    assert [part.node.name for part in held.parts.all()] == ["n2"]
 
 
 def test_nodes_that_are_reserved_already_have_no_room(portal: Portal) -> None:
-    first, second = portal.submit(gpu_count=1), portal.submit(gpu_count=1)
+    first, second = portal.submit(gpu_count=3), portal.submit(gpu_count=2)
     reserve(payload={"job_id": first.number}, by=portal.cast.operator)
 
     with pytest.raises(Conflict) as refused:
@@ -53,4 +53,4 @@ def test_only_the_nodes_that_were_asked_for_are_held(portal: Portal) -> None:
 
     held = reserve(payload={"job_id": job.number, "nodes": ["n2"]}, by=portal.cast.operator)
 
-    assert [node.name for node in held.nodes.all()] == ["n2"]
+    assert [part.node.name for part in held.parts.all()] == ["n2"]

@@ -1,0 +1,1 @@
+"""Scheduler profiles with their versions, and shadow runs of drafts."""

@@ -1,0 +1,1 @@
+"""Reservations: what is asked for, chosen, decided and used."""

@@ -1,0 +1,1 @@
+"""Profiles with their versions and shadow runs, through the API."""
