@@ -78,6 +78,7 @@
 -- migration quotas.0015_unused_time_of_runs 002a9f54ee03ad72
 -- migration quotas.0016_unused_time_checked 1a0c588a8b6d1bcb
 -- migration quotas.0019_fair_share_rules b21d75980238c643
+-- migration quotas.0020_quota_providers_that_decide f013d3082b81f7e2
 -- migration scheduler.0001_initial 6920967e34588d96
 -- migration scheduler.0002_waits_and_gangs 1800ec0e1228e08a
 -- migration scheduler.0003_job_affinity_reason c4b72328beb4b7b3
@@ -159,6 +160,14 @@
 -- migration scheduler.0088_arrays_by_number afdc1de3bac16fa2
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
 -- migration scheduler.0092_keys_checked_after_updates daeab3169dfa2196
+-- migration scheduler.0093_relaxed_constraints 4b0e0baca69c40a4
+-- migration scheduler.0094_reason_of_quota_providers 2f3fbbd261ec6fb0
+-- migration scheduler.0095_profile_versions aaef808bc460d9b1
+-- migration scheduler.0096_shadow_runs fb070dc602bb4805
+-- migration scheduler.0097_reservations_of_parts 71e011e07772fe5c
+-- migration scheduler.0098_jobs_of_reservations 0b0a33713de530af
+-- migration scheduler.0100_limits_of_running_jobs e7d72878cc855d2b
+-- migration scheduler.0101_docker_hosts ec84b782d1704b56
 -- migration sessions.0001_initial 2aa438e2393ee513
 CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public;
 
@@ -441,7 +450,7 @@ CREATE FUNCTION public.pgtrigger_insert_insert_15fd0() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
+                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "preference_wait_seconds", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."preference_wait_seconds", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
                 END;
             $$;
 
@@ -569,7 +578,7 @@ CREATE FUNCTION public.pgtrigger_insert_insert_8eba1() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_reservationevent" ("cancelled_at", "cluster_id", "created_at", "created_by_id", "ends_at", "id", "job_id", "name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "project_id", "reason", "starts_at", "uuid") VALUES (NEW."cancelled_at", NEW."cluster_id", NEW."created_at", NEW."created_by_id", NEW."ends_at", NEW."id", NEW."job_id", NEW."name", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."project_id", NEW."reason", NEW."starts_at", NEW."uuid"); RETURN NULL;
+                    INSERT INTO "scheduler_reservationevent" ("cancelled_at", "cluster_id", "created_at", "created_by_id", "decided_at", "decided_by_id", "decision_reason", "ends_at", "id", "job_id", "magnetic", "name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "project_id", "reason", "starts_at", "status", "uuid", "wanted") VALUES (NEW."cancelled_at", NEW."cluster_id", NEW."created_at", NEW."created_by_id", NEW."decided_at", NEW."decided_by_id", NEW."decision_reason", NEW."ends_at", NEW."id", NEW."job_id", NEW."magnetic", NEW."name", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."project_id", NEW."reason", NEW."starts_at", NEW."status", NEW."uuid", NEW."wanted"); RETURN NULL;
                 END;
             $$;
 
@@ -585,7 +594,7 @@ CREATE FUNCTION public.pgtrigger_insert_insert_be6c9() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_clusterevent" ("backend", "cpu_overcommit_percent", "created_at", "generation", "id", "memory_overcommit_percent", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "profile_id", "slug") VALUES (NEW."backend", NEW."cpu_overcommit_percent", NEW."created_at", NEW."generation", NEW."id", NEW."memory_overcommit_percent", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."profile_id", NEW."slug"); RETURN NULL;
+                    INSERT INTO "scheduler_clusterevent" ("backend", "backend_settings", "cpu_overcommit_percent", "created_at", "generation", "id", "memory_overcommit_percent", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "profile_id", "slug") VALUES (NEW."backend", NEW."backend_settings", NEW."cpu_overcommit_percent", NEW."created_at", NEW."generation", NEW."id", NEW."memory_overcommit_percent", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'insert', NEW."id", NEW."profile_id", NEW."slug"); RETURN NULL;
                 END;
             $$;
 
@@ -749,6 +758,22 @@ CREATE FUNCTION public.pgtrigger_ledger_rows_never_change_a2925() RETURNS trigge
                 END;
             $$;
 
+CREATE FUNCTION public.pgtrigger_provider_allocation_moves_0a134() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+                DECLARE _is_valid_transition BOOLEAN;
+                BEGIN
+                    IF ("public"._pgtrigger_should_ignore(TG_NAME) IS TRUE) THEN
+                        IF (TG_OP = 'DELETE') THEN
+                            RETURN OLD;
+                        ELSE
+                            RETURN NEW;
+                        END IF;
+                    END IF;
+                    SELECT CONCAT(OLD."state", ':', NEW."state") = ANY('{asked:held,asked:refused,asked:released,held:released}'::text[]) INTO _is_valid_transition; IF (_is_valid_transition IS FALSE AND OLD."state" IS DISTINCT FROM NEW."state") THEN RAISE EXCEPTION 'pgtrigger: Invalid transition of field "state" from "%" to "%" on table %', OLD."state", NEW."state", TG_TABLE_NAME; ELSE RETURN NEW; END IF;
+                END;
+            $$;
+
 CREATE FUNCTION public.pgtrigger_quota_never_passed_d8b21() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -857,7 +882,7 @@ CREATE FUNCTION public.pgtrigger_update_update_59b97() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
+                    INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "preference_wait_seconds", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."preference_wait_seconds", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;
                 END;
             $$;
 
@@ -889,7 +914,7 @@ CREATE FUNCTION public.pgtrigger_update_update_aa609() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_clusterevent" ("backend", "cpu_overcommit_percent", "created_at", "generation", "id", "memory_overcommit_percent", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "profile_id", "slug") VALUES (NEW."backend", NEW."cpu_overcommit_percent", NEW."created_at", NEW."generation", NEW."id", NEW."memory_overcommit_percent", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."profile_id", NEW."slug"); RETURN NULL;
+                    INSERT INTO "scheduler_clusterevent" ("backend", "backend_settings", "cpu_overcommit_percent", "created_at", "generation", "id", "memory_overcommit_percent", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "profile_id", "slug") VALUES (NEW."backend", NEW."backend_settings", NEW."cpu_overcommit_percent", NEW."created_at", NEW."generation", NEW."id", NEW."memory_overcommit_percent", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."profile_id", NEW."slug"); RETURN NULL;
                 END;
             $$;
 
@@ -921,7 +946,7 @@ CREATE FUNCTION public.pgtrigger_update_update_c19db() RETURNS trigger
                             RETURN NEW;
                         END IF;
                     END IF;
-                    INSERT INTO "scheduler_reservationevent" ("cancelled_at", "cluster_id", "created_at", "created_by_id", "ends_at", "id", "job_id", "name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "project_id", "reason", "starts_at", "uuid") VALUES (NEW."cancelled_at", NEW."cluster_id", NEW."created_at", NEW."created_by_id", NEW."ends_at", NEW."id", NEW."job_id", NEW."name", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."project_id", NEW."reason", NEW."starts_at", NEW."uuid"); RETURN NULL;
+                    INSERT INTO "scheduler_reservationevent" ("cancelled_at", "cluster_id", "created_at", "created_by_id", "decided_at", "decided_by_id", "decision_reason", "ends_at", "id", "job_id", "magnetic", "name", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "project_id", "reason", "starts_at", "status", "uuid", "wanted") VALUES (NEW."cancelled_at", NEW."cluster_id", NEW."created_at", NEW."created_by_id", NEW."decided_at", NEW."decided_by_id", NEW."decision_reason", NEW."ends_at", NEW."id", NEW."job_id", NEW."magnetic", NEW."name", _pgh_attach_context(), NOW(), 'update', NEW."id", NEW."project_id", NEW."reason", NEW."starts_at", NEW."status", NEW."uuid", NEW."wanted"); RETURN NULL;
                 END;
             $$;
 
@@ -1524,6 +1549,63 @@ BEGIN
         RETURN OLD;
     END IF;
     RETURN NEW;
+END $$;
+
+CREATE FUNCTION public.scheduler_reservation_added() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM scheduler_reservation_fits(reservation_id) FROM (SELECT DISTINCT reservation_id FROM added) which;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.scheduler_reservation_fits(wanted bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    clash text;
+BEGIN
+    -- Two reservations of one node are checked one after the other.
+    PERFORM 1 FROM scheduler_node WHERE id IN (
+        SELECT node_id FROM scheduler_reservation_held WHERE reservation_id = wanted)
+    ORDER BY id FOR NO KEY UPDATE;
+    SELECT node.name INTO clash
+    FROM scheduler_reservation_held mine
+        JOIN scheduler_reservation_held other ON other.node_id = mine.node_id
+            AND other.reservation_id <> mine.reservation_id
+            AND other.starts_at < mine.ends_at AND other.ends_at > mine.starts_at
+            AND (mine.whole OR other.whole OR mine.device_ids && other.device_ids)
+        JOIN scheduler_node node ON node.id = mine.node_id
+    WHERE mine.reservation_id = wanted LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'node % is reserved twice at one time', clash
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'reservation_held_once';
+    END IF;
+    -- Most is held at the start of one of them.
+    SELECT node.name INTO clash
+    FROM scheduler_reservation_held mine
+        JOIN scheduler_reservation_held begins ON begins.node_id = mine.node_id
+            AND begins.starts_at < mine.ends_at AND begins.ends_at > mine.starts_at
+        JOIN scheduler_reservation_held held ON held.node_id = mine.node_id
+            AND held.starts_at <= greatest(begins.starts_at, mine.starts_at)
+            AND held.ends_at > greatest(begins.starts_at, mine.starts_at)
+        JOIN scheduler_node node ON node.id = mine.node_id
+    WHERE mine.reservation_id = wanted AND NOT mine.whole
+    GROUP BY node.id, node.name, begins.reservation_id
+    HAVING sum(held.cpu_millis) > max(node.cpu_millis_capacity)
+        OR sum(held.memory_mib) > max(node.memory_mib_capacity) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'more of node % is reserved than it has', clash
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'reservation_within_node';
+    END IF;
+END $$;
+
+CREATE FUNCTION public.scheduler_reservation_moved() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM scheduler_reservation_fits(NEW.id);
+    RETURN NULL;
 END $$;
 
 CREATE FUNCTION public.scheduler_task_added() RETURNS trigger
@@ -2759,6 +2841,29 @@ ALTER TABLE public.quotas_pricerow ALTER COLUMN id ADD GENERATED BY DEFAULT AS I
     CACHE 1
 );
 
+CREATE TABLE public.quotas_providerallocation (
+    attempt_id bigint NOT NULL,
+    job_number bigint NOT NULL,
+    provider character varying(16) NOT NULL,
+    state character varying(8) NOT NULL,
+    start jsonb NOT NULL,
+    text character varying(300) NOT NULL,
+    asked_at timestamp with time zone NOT NULL,
+    answered_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    released_at timestamp with time zone,
+    tries integer NOT NULL,
+    next_try_at timestamp with time zone,
+    project_id bigint NOT NULL,
+    CONSTRAINT provider_allocation_answered CHECK ((((answered_at IS NULL) AND ((state)::text = 'asked'::text)) OR ((answered_at IS NOT NULL) AND ((state)::text = ANY ((ARRAY['held'::character varying, 'refused'::character varying])::text[]))) OR ((state)::text = 'released'::text))),
+    CONSTRAINT provider_allocation_is_told CHECK (((next_try_at IS NOT NULL) OR ((NOT ((state)::text = 'asked'::text)) AND (NOT ((ended_at IS NOT NULL) AND ((state)::text = 'held'::text)))))),
+    CONSTRAINT provider_allocation_known CHECK (((state)::text = ANY ((ARRAY['asked'::character varying, 'held'::character varying, 'refused'::character varying, 'released'::character varying])::text[]))),
+    CONSTRAINT provider_allocation_released CHECK ((((ended_at IS NOT NULL) AND (released_at IS NOT NULL) AND ((state)::text = 'released'::text)) OR ((NOT ((state)::text = 'released'::text)) AND (released_at IS NULL)))),
+    CONSTRAINT quotas_providerallocation_attempt_id_check CHECK ((attempt_id >= 0)),
+    CONSTRAINT quotas_providerallocation_job_number_check CHECK ((job_number >= 0)),
+    CONSTRAINT quotas_providerallocation_tries_check CHECK ((tries >= 0))
+);
+
 CREATE TABLE public.quotas_providercircuit (
     provider character varying(8) NOT NULL,
     failures integer NOT NULL,
@@ -2770,7 +2875,7 @@ CREATE TABLE public.quotas_providercircuit (
 
 CREATE TABLE public.quotas_providerstate (
     project_id bigint NOT NULL,
-    provider character varying(8) NOT NULL,
+    provider character varying(16) NOT NULL,
     status character varying(12) NOT NULL,
     since timestamp with time zone NOT NULL,
     text character varying(500) NOT NULL,
@@ -2798,7 +2903,7 @@ CREATE TABLE public.quotas_quota (
     soft bigint,
     hard bigint,
     enforce boolean NOT NULL,
-    provider character varying(8) NOT NULL,
+    provider character varying(16) NOT NULL,
     used bigint NOT NULL,
     synced_at timestamp with time zone,
     generation integer NOT NULL,
@@ -2843,7 +2948,7 @@ CREATE TABLE public.quotas_quotaevent (
     soft bigint,
     hard bigint,
     enforce boolean NOT NULL,
-    provider character varying(8) NOT NULL,
+    provider character varying(16) NOT NULL,
     synced_at timestamp with time zone,
     generation integer NOT NULL,
     borrowing_limit bigint,
@@ -2865,6 +2970,22 @@ ALTER TABLE public.quotas_quotaevent ALTER COLUMN pgh_id ADD GENERATED BY DEFAUL
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE TABLE public.quotas_refusedstart (
+    job_number bigint NOT NULL,
+    provider character varying(16) NOT NULL,
+    generation integer NOT NULL,
+    text character varying(300) NOT NULL,
+    possible boolean NOT NULL,
+    times integer NOT NULL,
+    refused_at timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL,
+    project_id bigint NOT NULL,
+    CONSTRAINT quotas_refusedstart_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT quotas_refusedstart_job_number_check CHECK ((job_number >= 0)),
+    CONSTRAINT quotas_refusedstart_times_check CHECK ((times >= 0)),
+    CONSTRAINT refused_start_ends_later CHECK ((until > refused_at))
 );
 
 CREATE TABLE public.quotas_shareusage (
@@ -3044,6 +3165,7 @@ CASE
 END) STORED,
     predicted_seconds bigint,
     predicted_from_runs smallint,
+    limit_changed_at timestamp with time zone,
     CONSTRAINT attempt_state_known CHECK (((state)::text = ANY ((ARRAY['assigned'::character varying, 'starting'::character varying, 'running'::character varying, 'stopping'::character varying, 'succeeded'::character varying, 'failed'::character varying, 'stopped'::character varying, 'lost'::character varying])::text[]))),
     CONSTRAINT scheduler_attempt_epoch_check CHECK ((epoch >= 0)),
     CONSTRAINT scheduler_attempt_exit_signal_check CHECK ((exit_signal >= 0)),
@@ -3179,6 +3301,8 @@ CREATE TABLE public.scheduler_cluster (
     memory_overcommit_percent smallint NOT NULL,
     created_at timestamp with time zone NOT NULL,
     generation integer NOT NULL,
+    backend_key uuid DEFAULT gen_random_uuid() NOT NULL,
+    backend_settings jsonb DEFAULT '{}'::jsonb NOT NULL,
     CONSTRAINT cluster_overcommit_sane CHECK ((((cpu_overcommit_percent IS NULL) OR ((cpu_overcommit_percent >= 10) AND (cpu_overcommit_percent <= 1000))) AND ((memory_overcommit_percent IS NULL) OR ((memory_overcommit_percent >= 10) AND (memory_overcommit_percent <= 1000))))),
     CONSTRAINT scheduler_cluster_cpu_overcommit_percent_check CHECK ((cpu_overcommit_percent >= 0)),
     CONSTRAINT scheduler_cluster_generation_check CHECK ((generation >= 0)),
@@ -3213,6 +3337,7 @@ CREATE TABLE public.scheduler_clusterevent (
     memory_overcommit_percent smallint NOT NULL,
     created_at timestamp with time zone NOT NULL,
     generation integer NOT NULL,
+    backend_settings jsonb DEFAULT '{}'::jsonb NOT NULL,
     CONSTRAINT scheduler_clusterevent_cpu_overcommit_percent_check CHECK ((cpu_overcommit_percent >= 0)),
     CONSTRAINT scheduler_clusterevent_generation_check CHECK ((generation >= 0)),
     CONSTRAINT scheduler_clusterevent_memory_overcommit_percent_check CHECK ((memory_overcommit_percent >= 0))
@@ -3246,7 +3371,8 @@ CREATE TABLE public.scheduler_cycle (
     policy bytea,
     plan bytea,
     base_id bigint,
-    rules jsonb DEFAULT '[]'::jsonb NOT NULL
+    rules jsonb DEFAULT '[]'::jsonb NOT NULL,
+    profiles jsonb DEFAULT '[]'::jsonb NOT NULL
 );
 
 ALTER TABLE public.scheduler_cycle ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
@@ -3477,6 +3603,7 @@ END) STORED,
     move_terms jsonb,
     check_at timestamp with time zone,
     unsuccessful character varying(16),
+    relaxed jsonb,
     CONSTRAINT job_boost_ends CHECK (((boost = 0) OR ((boost <= 100) AND (boost_until_at IS NOT NULL)))),
     CONSTRAINT job_ended_has_time CHECK (((NOT ((state)::text = ANY ((ARRAY['cancelled'::character varying, 'completed'::character varying, 'failed'::character varying])::text[]))) OR (completed_at IS NOT NULL))),
     CONSTRAINT job_state_known CHECK (((state)::text = ANY ((ARRAY['created'::character varying, 'held'::character varying, 'blocked'::character varying, 'queued'::character varying, 'reserved'::character varying, 'scheduled'::character varying, 'starting'::character varying, 'running'::character varying, 'checkpointing'::character varying, 'preempting'::character varying, 'stopping'::character varying, 'preempted'::character varying, 'suspended'::character varying, 'migrating'::character varying, 'completed'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))),
@@ -3650,6 +3777,10 @@ CREATE TABLE public.scheduler_jobrequest (
     deadline_action character varying(4) DEFAULT 'none'::character varying NOT NULL,
     wait_limit_seconds bigint,
     array_number bigint,
+    relax jsonb DEFAULT '[]'::jsonb NOT NULL,
+    reservation_id bigint,
+    limit_signal jsonb DEFAULT '{}'::jsonb NOT NULL,
+    image character varying(255),
     CONSTRAINT job_amounts_not_negative CHECK (((cpu_millis >= 0) AND (memory_mib >= 0) AND (storage_mib >= 0))),
     CONSTRAINT job_deadline_action_known CHECK ((((deadline_action)::text = 'none'::text) OR (((deadline_action)::text = 'end'::text) AND (deadline_at IS NOT NULL)))),
     CONSTRAINT job_has_tasks CHECK ((tasks >= 1)),
@@ -4128,6 +4259,30 @@ ALTER TABLE public.scheduler_priorityclassevent ALTER COLUMN pgh_id ADD GENERATE
     CACHE 1
 );
 
+CREATE TABLE public.scheduler_profileversion (
+    id bigint NOT NULL,
+    profile_id bigint NOT NULL,
+    profile_name character varying(80) NOT NULL,
+    number integer NOT NULL,
+    content jsonb NOT NULL,
+    origin character varying(8) NOT NULL,
+    origin_number bigint,
+    made_at timestamp with time zone NOT NULL,
+    made_by character varying(150) NOT NULL,
+    reason character varying(200) NOT NULL,
+    CONSTRAINT profile_version_origin_known CHECK (((origin)::text = ANY ((ARRAY['create'::character varying, 'edit'::character varying, 'rollback'::character varying, 'publish'::character varying, 'settings'::character varying, 'found'::character varying])::text[]))),
+    CONSTRAINT scheduler_profileversion_number_check CHECK ((number >= 0))
+);
+
+ALTER TABLE public.scheduler_profileversion ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_profileversion_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE public.scheduler_queue (
     id bigint NOT NULL,
     cluster_id bigint NOT NULL,
@@ -4154,6 +4309,7 @@ CREATE TABLE public.scheduler_queue (
     scratch_mib integer,
     default_assembly_seconds integer,
     default_wait_seconds integer,
+    preference_wait_seconds integer,
     CONSTRAINT queue_isolation_known CHECK (((isolation)::text = ANY ((ARRAY[''::character varying, 'partial'::character varying, 'strict'::character varying])::text[]))),
     CONSTRAINT queue_priority_range CHECK ((priority <= 100)),
     CONSTRAINT scheduler_queue_default_assembly_seconds_check CHECK ((default_assembly_seconds >= 0)),
@@ -4163,6 +4319,7 @@ CREATE TABLE public.scheduler_queue (
     CONSTRAINT scheduler_queue_max_concurrent_jobs_check CHECK ((max_concurrent_jobs >= 0)),
     CONSTRAINT scheduler_queue_max_pending_jobs_check CHECK ((max_pending_jobs >= 0)),
     CONSTRAINT scheduler_queue_max_wall_seconds_check CHECK ((max_wall_seconds >= 0)),
+    CONSTRAINT scheduler_queue_preference_wait_seconds_check CHECK ((preference_wait_seconds >= 0)),
     CONSTRAINT scheduler_queue_priority_check CHECK ((priority >= 0)),
     CONSTRAINT scheduler_queue_results_days_check CHECK ((results_days >= 0)),
     CONSTRAINT scheduler_queue_results_job_mib_check CHECK ((results_job_mib >= 0)),
@@ -4223,12 +4380,14 @@ CREATE TABLE public.scheduler_queueevent (
     scratch_mib integer,
     default_assembly_seconds integer,
     default_wait_seconds integer,
+    preference_wait_seconds integer,
     CONSTRAINT scheduler_queueevent_default_assembly_seconds_check CHECK ((default_assembly_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_default_wait_seconds_check CHECK ((default_wait_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_default_wall_seconds_check CHECK ((default_wall_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_max_concurrent_jobs_check CHECK ((max_concurrent_jobs >= 0)),
     CONSTRAINT scheduler_queueevent_max_pending_jobs_check CHECK ((max_pending_jobs >= 0)),
     CONSTRAINT scheduler_queueevent_max_wall_seconds_check CHECK ((max_wall_seconds >= 0)),
+    CONSTRAINT scheduler_queueevent_preference_wait_seconds_check CHECK ((preference_wait_seconds >= 0)),
     CONSTRAINT scheduler_queueevent_priority_check CHECK ((priority >= 0)),
     CONSTRAINT scheduler_queueevent_results_days_check CHECK ((results_days >= 0)),
     CONSTRAINT scheduler_queueevent_results_job_mib_check CHECK ((results_job_mib >= 0)),
@@ -4257,8 +4416,57 @@ CREATE TABLE public.scheduler_reservation (
     created_by_id bigint,
     created_at timestamp with time zone NOT NULL,
     cancelled_at timestamp with time zone,
-    CONSTRAINT reservation_ends_after_start CHECK ((ends_at > starts_at))
+    decided_at timestamp with time zone,
+    decided_by_id bigint,
+    decision_reason character varying(200) DEFAULT ''::character varying NOT NULL,
+    magnetic boolean DEFAULT true NOT NULL,
+    status character varying(9) DEFAULT 'approved'::character varying NOT NULL,
+    wanted jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT reservation_declined_with_reason CHECK (((NOT ((status)::text = 'declined'::text)) OR (NOT ((decision_reason)::text = ''::text)))),
+    CONSTRAINT reservation_ends_after_start CHECK ((ends_at > starts_at)),
+    CONSTRAINT reservation_status_known CHECK (((status)::text = ANY ((ARRAY['requested'::character varying, 'approved'::character varying, 'declined'::character varying])::text[])))
 );
+
+CREATE TABLE public.scheduler_reservation_nodes (
+    id bigint NOT NULL,
+    reservation_id bigint NOT NULL,
+    node_id bigint NOT NULL
+);
+
+CREATE TABLE public.scheduler_reservationpart (
+    id bigint NOT NULL,
+    cpu_millis bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    device_ids bigint[] NOT NULL,
+    node_id bigint NOT NULL,
+    reservation_id bigint NOT NULL,
+    CONSTRAINT reservation_part_not_negative CHECK (((cpu_millis >= 0) AND (memory_mib >= 0)))
+);
+
+CREATE VIEW public.scheduler_reservation_held AS
+ SELECT reservation.id AS reservation_id,
+    reservation.starts_at,
+    reservation.ends_at,
+    held.node_id,
+    true AS whole,
+    (0)::bigint AS cpu_millis,
+    (0)::bigint AS memory_mib,
+    ARRAY[]::bigint[] AS device_ids
+   FROM (public.scheduler_reservation reservation
+     JOIN public.scheduler_reservation_nodes held ON ((held.reservation_id = reservation.id)))
+  WHERE (((reservation.status)::text = 'approved'::text) AND (reservation.cancelled_at IS NULL))
+UNION ALL
+ SELECT reservation.id AS reservation_id,
+    reservation.starts_at,
+    reservation.ends_at,
+    held.node_id,
+    false AS whole,
+    held.cpu_millis,
+    held.memory_mib,
+    held.device_ids
+   FROM (public.scheduler_reservation reservation
+     JOIN public.scheduler_reservationpart held ON ((held.reservation_id = reservation.id)))
+  WHERE (((reservation.status)::text = 'approved'::text) AND (reservation.cancelled_at IS NULL));
 
 ALTER TABLE public.scheduler_reservation ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME public.scheduler_reservation_id_seq
@@ -4269,14 +4477,23 @@ ALTER TABLE public.scheduler_reservation ALTER COLUMN id ADD GENERATED BY DEFAUL
     CACHE 1
 );
 
-CREATE TABLE public.scheduler_reservation_nodes (
-    id bigint NOT NULL,
-    reservation_id bigint NOT NULL,
-    node_id bigint NOT NULL
-);
-
 ALTER TABLE public.scheduler_reservation_nodes ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME public.scheduler_reservation_nodes_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.scheduler_reservation_users (
+    id bigint NOT NULL,
+    reservation_id bigint NOT NULL,
+    user_id bigint NOT NULL
+);
+
+ALTER TABLE public.scheduler_reservation_users ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_reservation_users_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -4301,11 +4518,26 @@ CREATE TABLE public.scheduler_reservationevent (
     reason character varying(200) NOT NULL,
     created_by_id bigint,
     created_at timestamp with time zone NOT NULL,
-    cancelled_at timestamp with time zone
+    cancelled_at timestamp with time zone,
+    decided_at timestamp with time zone,
+    decided_by_id bigint,
+    decision_reason character varying(200) DEFAULT ''::character varying NOT NULL,
+    magnetic boolean DEFAULT true NOT NULL,
+    status character varying(9) DEFAULT 'approved'::character varying NOT NULL,
+    wanted jsonb DEFAULT '{}'::jsonb NOT NULL
 );
 
 ALTER TABLE public.scheduler_reservationevent ALTER COLUMN pgh_id ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME public.scheduler_reservationevent_pgh_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+ALTER TABLE public.scheduler_reservationpart ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_reservationpart_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -4417,6 +4649,104 @@ CREATE TABLE public.scheduler_schedulerprofileevent (
 
 ALTER TABLE public.scheduler_schedulerprofileevent ALTER COLUMN pgh_id ADD GENERATED BY DEFAULT AS IDENTITY (
     SEQUENCE NAME public.scheduler_schedulerprofileevent_pgh_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.scheduler_shadowcycle (
+    id bigint NOT NULL,
+    cycle bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    starts integer NOT NULL,
+    shadow_starts integer NOT NULL,
+    only_real integer NOT NULL,
+    only_shadow integer NOT NULL,
+    elsewhere integer NOT NULL,
+    waiting integer NOT NULL,
+    shadow_waiting integer NOT NULL,
+    waited_seconds bigint NOT NULL,
+    shadow_waited_seconds bigint NOT NULL,
+    stops integer NOT NULL,
+    shadow_stops integer NOT NULL,
+    plan_us bigint NOT NULL,
+    shadow_us bigint NOT NULL,
+    run_id bigint NOT NULL,
+    CONSTRAINT scheduler_shadowcycle_elsewhere_check CHECK ((elsewhere >= 0)),
+    CONSTRAINT scheduler_shadowcycle_only_real_check CHECK ((only_real >= 0)),
+    CONSTRAINT scheduler_shadowcycle_only_shadow_check CHECK ((only_shadow >= 0)),
+    CONSTRAINT scheduler_shadowcycle_shadow_starts_check CHECK ((shadow_starts >= 0)),
+    CONSTRAINT scheduler_shadowcycle_shadow_stops_check CHECK ((shadow_stops >= 0)),
+    CONSTRAINT scheduler_shadowcycle_shadow_waiting_check CHECK ((shadow_waiting >= 0)),
+    CONSTRAINT scheduler_shadowcycle_starts_check CHECK ((starts >= 0)),
+    CONSTRAINT scheduler_shadowcycle_stops_check CHECK ((stops >= 0)),
+    CONSTRAINT scheduler_shadowcycle_waiting_check CHECK ((waiting >= 0))
+);
+
+ALTER TABLE public.scheduler_shadowcycle ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_shadowcycle_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.scheduler_shadowjob (
+    id bigint NOT NULL,
+    job bigint NOT NULL,
+    started_at timestamp with time zone,
+    shadow_at timestamp with time zone,
+    run_id bigint NOT NULL
+);
+
+ALTER TABLE public.scheduler_shadowjob ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_shadowjob_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.scheduler_shadowrun (
+    id bigint NOT NULL,
+    profile_version integer NOT NULL,
+    content jsonb NOT NULL,
+    state character varying(9) NOT NULL,
+    cause character varying(500) NOT NULL,
+    every integer NOT NULL,
+    until timestamp with time zone NOT NULL,
+    made_at timestamp with time zone NOT NULL,
+    made_by character varying(150) NOT NULL,
+    reason character varying(200) NOT NULL,
+    ended_at timestamp with time zone,
+    last_cycle bigint NOT NULL,
+    compared integer NOT NULL,
+    skipped integer NOT NULL,
+    starts bigint NOT NULL,
+    shadow_starts bigint NOT NULL,
+    plan_us bigint NOT NULL,
+    shadow_us bigint NOT NULL,
+    jobs_left_out integer NOT NULL,
+    cluster_id bigint NOT NULL,
+    profile_id bigint NOT NULL,
+    queue_id bigint,
+    CONSTRAINT scheduler_shadowrun_compared_check CHECK ((compared >= 0)),
+    CONSTRAINT scheduler_shadowrun_every_check CHECK ((every >= 0)),
+    CONSTRAINT scheduler_shadowrun_jobs_left_out_check CHECK ((jobs_left_out >= 0)),
+    CONSTRAINT scheduler_shadowrun_profile_version_check CHECK ((profile_version >= 0)),
+    CONSTRAINT scheduler_shadowrun_skipped_check CHECK ((skipped >= 0)),
+    CONSTRAINT shadow_ended_has_time CHECK ((((ended_at IS NULL) AND ((state)::text = 'running'::text)) OR ((NOT ((state)::text = 'running'::text)) AND (ended_at IS NOT NULL)))),
+    CONSTRAINT shadow_every_positive CHECK ((every >= 1)),
+    CONSTRAINT shadow_state_known CHECK (((state)::text = ANY ((ARRAY['running'::character varying, 'ended'::character varying, 'stopped'::character varying, 'failed'::character varying, 'published'::character varying])::text[]))),
+    CONSTRAINT shadow_until_after_start CHECK ((until > made_at))
+);
+
+ALTER TABLE public.scheduler_shadowrun ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME public.scheduler_shadowrun_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -4751,6 +5081,9 @@ ALTER TABLE ONLY public.notifications_preference
 ALTER TABLE ONLY public.quotas_pricerow
     ADD CONSTRAINT price_once UNIQUE (resource, gpu_model, valid_from);
 
+ALTER TABLE ONLY public.scheduler_profileversion
+    ADD CONSTRAINT profile_version_once UNIQUE (profile_id, number);
+
 ALTER TABLE ONLY public.quotas_quota
     ADD CONSTRAINT quota_line_once UNIQUE NULLS NOT DISTINCT (project_id, organization_id, user_id, resource, gpu_model, job_type);
 
@@ -4796,6 +5129,9 @@ ALTER TABLE ONLY public.quotas_notice
 ALTER TABLE ONLY public.quotas_pricerow
     ADD CONSTRAINT quotas_pricerow_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.quotas_providerallocation
+    ADD CONSTRAINT quotas_providerallocation_pkey PRIMARY KEY (attempt_id);
+
 ALTER TABLE ONLY public.quotas_providercircuit
     ADD CONSTRAINT quotas_providercircuit_pkey PRIMARY KEY (provider);
 
@@ -4808,8 +5144,14 @@ ALTER TABLE ONLY public.quotas_quota
 ALTER TABLE ONLY public.quotas_quotaevent
     ADD CONSTRAINT quotas_quotaevent_pkey PRIMARY KEY (pgh_id);
 
+ALTER TABLE ONLY public.quotas_refusedstart
+    ADD CONSTRAINT quotas_refusedstart_pkey PRIMARY KEY (job_number);
+
 ALTER TABLE ONLY public.quotas_shareusage
     ADD CONSTRAINT quotas_shareusage_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_reservationpart
+    ADD CONSTRAINT reservation_part_once UNIQUE (reservation_id, node_id);
 
 ALTER TABLE ONLY public.scheduler_artifact
     ADD CONSTRAINT scheduler_artifact_key_key UNIQUE (key);
@@ -4834,6 +5176,9 @@ ALTER TABLE ONLY public.scheduler_changedjob
 
 ALTER TABLE ONLY public.scheduler_checkpoint
     ADD CONSTRAINT scheduler_checkpoint_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_cluster
+    ADD CONSTRAINT scheduler_cluster_backend_key_key UNIQUE (backend_key);
 
 ALTER TABLE ONLY public.scheduler_cluster
     ADD CONSTRAINT scheduler_cluster_name_key UNIQUE (name);
@@ -4979,6 +5324,9 @@ ALTER TABLE ONLY public.scheduler_priorityclass
 ALTER TABLE ONLY public.scheduler_priorityclassevent
     ADD CONSTRAINT scheduler_priorityclassevent_pkey PRIMARY KEY (pgh_id);
 
+ALTER TABLE ONLY public.scheduler_profileversion
+    ADD CONSTRAINT scheduler_profileversion_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.scheduler_queue_partitions
     ADD CONSTRAINT scheduler_queue_partitions_pkey PRIMARY KEY (id);
 
@@ -5003,11 +5351,20 @@ ALTER TABLE ONLY public.scheduler_reservation_nodes
 ALTER TABLE ONLY public.scheduler_reservation
     ADD CONSTRAINT scheduler_reservation_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.scheduler_reservation_users
+    ADD CONSTRAINT scheduler_reservation_us_reservation_id_user_id_f7935630_uniq UNIQUE (reservation_id, user_id);
+
+ALTER TABLE ONLY public.scheduler_reservation_users
+    ADD CONSTRAINT scheduler_reservation_users_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.scheduler_reservation
     ADD CONSTRAINT scheduler_reservation_uuid_key UNIQUE (uuid);
 
 ALTER TABLE ONLY public.scheduler_reservationevent
     ADD CONSTRAINT scheduler_reservationevent_pkey PRIMARY KEY (pgh_id);
+
+ALTER TABLE ONLY public.scheduler_reservationpart
+    ADD CONSTRAINT scheduler_reservationpart_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.scheduler_retentionrun
     ADD CONSTRAINT scheduler_retentionrun_pkey PRIMARY KEY (id);
@@ -5024,6 +5381,15 @@ ALTER TABLE ONLY public.scheduler_schedulerprofile
 ALTER TABLE ONLY public.scheduler_schedulerprofileevent
     ADD CONSTRAINT scheduler_schedulerprofileevent_pkey PRIMARY KEY (pgh_id);
 
+ALTER TABLE ONLY public.scheduler_shadowcycle
+    ADD CONSTRAINT scheduler_shadowcycle_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_shadowjob
+    ADD CONSTRAINT scheduler_shadowjob_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_shadowrun
+    ADD CONSTRAINT scheduler_shadowrun_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.scheduler_startforecast
     ADD CONSTRAINT scheduler_startforecast_pkey PRIMARY KEY (job_id);
 
@@ -5038,6 +5404,12 @@ ALTER TABLE ONLY public.scheduler_unfinishedjob
 
 ALTER TABLE ONLY public.scheduler_unknowntask
     ADD CONSTRAINT scheduler_unknowntask_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.scheduler_shadowcycle
+    ADD CONSTRAINT shadow_cycle_once UNIQUE (run_id, cycle);
+
+ALTER TABLE ONLY public.scheduler_shadowjob
+    ADD CONSTRAINT shadow_job_once UNIQUE (run_id, job);
 
 ALTER TABLE ONLY public.quotas_shareusage
     ADD CONSTRAINT share_slice_once UNIQUE (project_id, user_id, starts_at);
@@ -5244,6 +5616,10 @@ CREATE INDEX preference_on ON public.notifications_preference USING btree (kind,
 
 CREATE INDEX project_share_limited ON public.accounts_project USING btree (organization_id) WHERE ((share_soft_percent IS NOT NULL) OR (share_hard_percent IS NOT NULL));
 
+CREATE INDEX provider_allocation_due ON public.quotas_providerallocation USING btree (next_try_at) WHERE (next_try_at IS NOT NULL);
+
+CREATE INDEX provider_allocation_open ON public.quotas_providerallocation USING btree (attempt_id) WHERE ((ended_at IS NULL) AND ((state)::text = ANY ((ARRAY['asked'::character varying, 'held'::character varying, 'refused'::character varying])::text[])));
+
 CREATE UNIQUE INDEX queue_one_default ON public.scheduler_queue USING btree (cluster_id) WHERE is_default;
 
 CREATE INDEX quotas_alert_organization_id_0b1dc11f ON public.quotas_alert USING btree (organization_id);
@@ -5300,6 +5676,8 @@ CREATE INDEX quotas_notice_alerts_notice_id_30ff5c39 ON public.quotas_notice_ale
 
 CREATE INDEX quotas_notice_user_id_09a578e5 ON public.quotas_notice USING btree (user_id);
 
+CREATE INDEX quotas_providerallocation_project_id_a0f7323e ON public.quotas_providerallocation USING btree (project_id);
+
 CREATE INDEX quotas_providercircuit_provider_1065cd3e_like ON public.quotas_providercircuit USING btree (provider varchar_pattern_ops);
 
 CREATE INDEX quotas_quota_organization_id_5df9b129 ON public.quotas_quota USING btree (organization_id);
@@ -5318,7 +5696,11 @@ CREATE INDEX quotas_quotaevent_project_id_794b44c8 ON public.quotas_quotaevent U
 
 CREATE INDEX quotas_quotaevent_user_id_a4869d03 ON public.quotas_quotaevent USING btree (user_id);
 
+CREATE INDEX quotas_refusedstart_project_id_310279ea ON public.quotas_refusedstart USING btree (project_id);
+
 CREATE INDEX quotas_shareusage_project_id_0d5ad3db ON public.quotas_shareusage USING btree (project_id);
+
+CREATE INDEX refused_start_until ON public.quotas_refusedstart USING btree (until);
 
 CREATE INDEX request_by_deadline ON public.scheduler_jobrequest USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 
@@ -5333,6 +5715,8 @@ CREATE INDEX request_by_upload ON public.scheduler_jobrequest USING btree (uploa
 CREATE INDEX request_by_whole_name ON public.scheduler_jobrequest USING btree (hashtext((name)::text));
 
 CREATE INDEX request_in_array ON public.scheduler_jobrequest USING btree (array_number, array_index) WHERE (array_number IS NOT NULL);
+
+CREATE INDEX request_in_reservation ON public.scheduler_jobrequest USING btree (reservation_id, number DESC) WHERE (reservation_id IS NOT NULL);
 
 CREATE INDEX request_waits_until ON public.scheduler_jobrequest USING btree (depends_until_at) WHERE (depends_until_at IS NOT NULL);
 
@@ -5436,6 +5820,8 @@ CREATE INDEX scheduler_reservation_cluster_id_b4482f37 ON public.scheduler_reser
 
 CREATE INDEX scheduler_reservation_created_by_id_0223232b ON public.scheduler_reservation USING btree (created_by_id);
 
+CREATE INDEX scheduler_reservation_decided_by_id_410637e3 ON public.scheduler_reservation USING btree (decided_by_id);
+
 CREATE INDEX scheduler_reservation_job_id_d7bebc45 ON public.scheduler_reservation USING btree (job_id);
 
 CREATE INDEX scheduler_reservation_nodes_node_id_734168f5 ON public.scheduler_reservation_nodes USING btree (node_id);
@@ -5444,9 +5830,15 @@ CREATE INDEX scheduler_reservation_nodes_reservation_id_b1d732b4 ON public.sched
 
 CREATE INDEX scheduler_reservation_project_id_87a1e240 ON public.scheduler_reservation USING btree (project_id);
 
+CREATE INDEX scheduler_reservation_users_reservation_id_26a5a911 ON public.scheduler_reservation_users USING btree (reservation_id);
+
+CREATE INDEX scheduler_reservation_users_user_id_13ce9d86 ON public.scheduler_reservation_users USING btree (user_id);
+
 CREATE INDEX scheduler_reservationevent_cluster_id_b2e52057 ON public.scheduler_reservationevent USING btree (cluster_id);
 
 CREATE INDEX scheduler_reservationevent_created_by_id_7f310a1b ON public.scheduler_reservationevent USING btree (created_by_id);
+
+CREATE INDEX scheduler_reservationevent_decided_by_id_afddc4c6 ON public.scheduler_reservationevent USING btree (decided_by_id);
 
 CREATE INDEX scheduler_reservationevent_job_id_d23183b5 ON public.scheduler_reservationevent USING btree (job_id);
 
@@ -5455,6 +5847,10 @@ CREATE INDEX scheduler_reservationevent_pgh_context_id_7e5a0da9 ON public.schedu
 CREATE INDEX scheduler_reservationevent_pgh_obj_id_75050c96 ON public.scheduler_reservationevent USING btree (pgh_obj_id);
 
 CREATE INDEX scheduler_reservationevent_project_id_01d349df ON public.scheduler_reservationevent USING btree (project_id);
+
+CREATE INDEX scheduler_reservationpart_node_id_f6fd32a5 ON public.scheduler_reservationpart USING btree (node_id);
+
+CREATE INDEX scheduler_reservationpart_reservation_id_03045f00 ON public.scheduler_reservationpart USING btree (reservation_id);
 
 CREATE INDEX scheduler_schedulerprofile_name_c19df6f3_like ON public.scheduler_schedulerprofile USING btree (name varchar_pattern_ops);
 
@@ -5467,6 +5863,8 @@ CREATE INDEX scheduler_suspension_attempt_id_e8aa7880 ON public.scheduler_suspen
 CREATE UNIQUE INDEX secret_once_a_person ON public.accounts_secret USING btree (user_id, name) WHERE (user_id IS NOT NULL);
 
 CREATE UNIQUE INDEX secret_once_a_project ON public.accounts_secret USING btree (project_id, name) WHERE (project_id IS NOT NULL);
+
+CREATE UNIQUE INDEX shadow_one_running ON public.scheduler_shadowrun USING btree (cluster_id) WHERE ((state)::text = 'running'::text);
 
 CREATE INDEX share_slice_by_time ON public.quotas_shareusage USING btree (starts_at);
 
@@ -5537,7 +5935,7 @@ COMMENT ON TRIGGER pgtrigger_budget_never_passed_4b7ee ON public.quotas_budgetpe
 
 CREATE TRIGGER pgtrigger_insert_insert_15fd0 AFTER INSERT ON public.scheduler_queue FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_15fd0();
 
-COMMENT ON TRIGGER pgtrigger_insert_insert_15fd0 ON public.scheduler_queue IS '760510e8dcbf8cc1233732830f984befc8306703';
+COMMENT ON TRIGGER pgtrigger_insert_insert_15fd0 ON public.scheduler_queue IS '439dd8227330330633608ca735812012f9db1041';
 
 CREATE TRIGGER pgtrigger_insert_insert_3867c AFTER INSERT ON public.accounts_user FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_3867c();
 
@@ -5569,11 +5967,11 @@ COMMENT ON TRIGGER pgtrigger_insert_insert_86abc ON public.scheduler_schedulerpr
 
 CREATE TRIGGER pgtrigger_insert_insert_8eba1 AFTER INSERT ON public.scheduler_reservation FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_8eba1();
 
-COMMENT ON TRIGGER pgtrigger_insert_insert_8eba1 ON public.scheduler_reservation IS '8c8e10cb36f2479ffe810b449f4200cf2b99ede6';
+COMMENT ON TRIGGER pgtrigger_insert_insert_8eba1 ON public.scheduler_reservation IS 'c3b449d1b4394d693387b4d6f304d9200fdfac9c';
 
 CREATE TRIGGER pgtrigger_insert_insert_be6c9 AFTER INSERT ON public.scheduler_cluster FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_be6c9();
 
-COMMENT ON TRIGGER pgtrigger_insert_insert_be6c9 ON public.scheduler_cluster IS 'e6ad3a2d1ff6d89f895e0bcbf114c0bec4441c33';
+COMMENT ON TRIGGER pgtrigger_insert_insert_be6c9 ON public.scheduler_cluster IS 'ad95cdf5bf3a812f851d058050e1989e305b8c56';
 
 CREATE TRIGGER pgtrigger_insert_insert_c28f2 AFTER INSERT ON public.accounts_project FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_insert_insert_c28f2();
 
@@ -5603,6 +6001,10 @@ CREATE TRIGGER pgtrigger_ledger_rows_never_change_a2925 BEFORE UPDATE ON public.
 
 COMMENT ON TRIGGER pgtrigger_ledger_rows_never_change_a2925 ON public.quotas_ledgerentry IS '3f4e435abf3d5d6dbabd793218226bc5a12ca919';
 
+CREATE TRIGGER pgtrigger_provider_allocation_moves_0a134 BEFORE UPDATE ON public.quotas_providerallocation FOR EACH ROW EXECUTE FUNCTION public.pgtrigger_provider_allocation_moves_0a134();
+
+COMMENT ON TRIGGER pgtrigger_provider_allocation_moves_0a134 ON public.quotas_providerallocation IS '41cf43025002959e4f3e47d6dfe3a797a785479e';
+
 CREATE TRIGGER pgtrigger_quota_never_passed_d8b21 BEFORE UPDATE OF used ON public.quotas_quota FOR EACH ROW WHEN ((new.enforce AND (new.used > old.used) AND (new.used > LEAST(new.hard, (new.nominal + new.borrowing_limit))))) EXECUTE FUNCTION public.pgtrigger_quota_never_passed_d8b21();
 
 COMMENT ON TRIGGER pgtrigger_quota_never_passed_d8b21 ON public.quotas_quota IS '727aa6bdeb546fdfced64c8f59c1fbd52f91d4fa';
@@ -5627,23 +6029,23 @@ CREATE TRIGGER pgtrigger_update_update_528f0 AFTER UPDATE ON public.accounts_pro
 
 COMMENT ON TRIGGER pgtrigger_update_update_528f0 ON public.accounts_project IS '382935b8a300f942320f528e2d4b80799c6c00ab';
 
-CREATE TRIGGER pgtrigger_update_update_59b97 AFTER UPDATE ON public.scheduler_queue FOR EACH ROW WHEN (((old.cluster_id IS DISTINCT FROM new.cluster_id) OR (old.created_at IS DISTINCT FROM new.created_at) OR (old.default_assembly_seconds IS DISTINCT FROM new.default_assembly_seconds) OR (old.default_wait_seconds IS DISTINCT FROM new.default_wait_seconds) OR (old.default_wall_seconds IS DISTINCT FROM new.default_wall_seconds) OR (old.id IS DISTINCT FROM new.id) OR (old.is_default IS DISTINCT FROM new.is_default) OR ((old.isolation)::text IS DISTINCT FROM (new.isolation)::text) OR (old.max_concurrent_jobs IS DISTINCT FROM new.max_concurrent_jobs) OR (old.max_pending_jobs IS DISTINCT FROM new.max_pending_jobs) OR (old.max_wall_seconds IS DISTINCT FROM new.max_wall_seconds) OR ((old.name)::text IS DISTINCT FROM (new.name)::text) OR (old.paused IS DISTINCT FROM new.paused) OR (old.paused_at IS DISTINCT FROM new.paused_at) OR ((old.paused_by)::text IS DISTINCT FROM (new.paused_by)::text) OR ((old.paused_reason)::text IS DISTINCT FROM (new.paused_reason)::text) OR (old.priority IS DISTINCT FROM new.priority) OR (old.profile_id IS DISTINCT FROM new.profile_id) OR (old.project_id IS DISTINCT FROM new.project_id) OR (old.results_days IS DISTINCT FROM new.results_days) OR (old.results_job_mib IS DISTINCT FROM new.results_job_mib) OR (old.results_until_fetched IS DISTINCT FROM new.results_until_fetched) OR (old.scratch_mib IS DISTINCT FROM new.scratch_mib) OR ((old.slug)::text IS DISTINCT FROM (new.slug)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_59b97();
+CREATE TRIGGER pgtrigger_update_update_59b97 AFTER UPDATE ON public.scheduler_queue FOR EACH ROW WHEN (((old.cluster_id IS DISTINCT FROM new.cluster_id) OR (old.created_at IS DISTINCT FROM new.created_at) OR (old.default_assembly_seconds IS DISTINCT FROM new.default_assembly_seconds) OR (old.default_wait_seconds IS DISTINCT FROM new.default_wait_seconds) OR (old.default_wall_seconds IS DISTINCT FROM new.default_wall_seconds) OR (old.id IS DISTINCT FROM new.id) OR (old.is_default IS DISTINCT FROM new.is_default) OR ((old.isolation)::text IS DISTINCT FROM (new.isolation)::text) OR (old.max_concurrent_jobs IS DISTINCT FROM new.max_concurrent_jobs) OR (old.max_pending_jobs IS DISTINCT FROM new.max_pending_jobs) OR (old.max_wall_seconds IS DISTINCT FROM new.max_wall_seconds) OR ((old.name)::text IS DISTINCT FROM (new.name)::text) OR (old.paused IS DISTINCT FROM new.paused) OR (old.paused_at IS DISTINCT FROM new.paused_at) OR ((old.paused_by)::text IS DISTINCT FROM (new.paused_by)::text) OR ((old.paused_reason)::text IS DISTINCT FROM (new.paused_reason)::text) OR (old.preference_wait_seconds IS DISTINCT FROM new.preference_wait_seconds) OR (old.priority IS DISTINCT FROM new.priority) OR (old.profile_id IS DISTINCT FROM new.profile_id) OR (old.project_id IS DISTINCT FROM new.project_id) OR (old.results_days IS DISTINCT FROM new.results_days) OR (old.results_job_mib IS DISTINCT FROM new.results_job_mib) OR (old.results_until_fetched IS DISTINCT FROM new.results_until_fetched) OR (old.scratch_mib IS DISTINCT FROM new.scratch_mib) OR ((old.slug)::text IS DISTINCT FROM (new.slug)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_59b97();
 
-COMMENT ON TRIGGER pgtrigger_update_update_59b97 ON public.scheduler_queue IS '2781d4f971384683111b79a55ea08b1c6b3389a9';
+COMMENT ON TRIGGER pgtrigger_update_update_59b97 ON public.scheduler_queue IS '951fc12d56b57fc6b41e5a6bbcb0985a4ff943a5';
 
 CREATE TRIGGER pgtrigger_update_update_8561c AFTER UPDATE ON public.quotas_budget FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_8561c();
 
 COMMENT ON TRIGGER pgtrigger_update_update_8561c ON public.quotas_budget IS '8dba84d5f36b32f6733407d0523abca28e336549';
 
-CREATE TRIGGER pgtrigger_update_update_aa609 AFTER UPDATE ON public.scheduler_cluster FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_aa609();
+CREATE TRIGGER pgtrigger_update_update_aa609 AFTER UPDATE ON public.scheduler_cluster FOR EACH ROW WHEN ((((old.backend)::text IS DISTINCT FROM (new.backend)::text) OR (old.backend_settings IS DISTINCT FROM new.backend_settings) OR (old.cpu_overcommit_percent IS DISTINCT FROM new.cpu_overcommit_percent) OR (old.created_at IS DISTINCT FROM new.created_at) OR (old.generation IS DISTINCT FROM new.generation) OR (old.id IS DISTINCT FROM new.id) OR (old.memory_overcommit_percent IS DISTINCT FROM new.memory_overcommit_percent) OR ((old.name)::text IS DISTINCT FROM (new.name)::text) OR (old.paused IS DISTINCT FROM new.paused) OR (old.paused_at IS DISTINCT FROM new.paused_at) OR ((old.paused_by)::text IS DISTINCT FROM (new.paused_by)::text) OR ((old.paused_reason)::text IS DISTINCT FROM (new.paused_reason)::text) OR (old.profile_id IS DISTINCT FROM new.profile_id) OR ((old.slug)::text IS DISTINCT FROM (new.slug)::text))) EXECUTE FUNCTION public.pgtrigger_update_update_aa609();
 
-COMMENT ON TRIGGER pgtrigger_update_update_aa609 ON public.scheduler_cluster IS 'd9f766880356ef6593ec3bff218b899263f694c9';
+COMMENT ON TRIGGER pgtrigger_update_update_aa609 ON public.scheduler_cluster IS '9b0813f67848bf843fa1e858438e1914a90712b2';
 
 CREATE TRIGGER pgtrigger_update_update_ad91d AFTER UPDATE ON public.quotas_quota FOR EACH ROW WHEN (((old.borrowing_limit IS DISTINCT FROM new.borrowing_limit) OR (old.converge_after_seconds IS DISTINCT FROM new.converge_after_seconds) OR (old.enforce IS DISTINCT FROM new.enforce) OR (old.generation IS DISTINCT FROM new.generation) OR ((old.gpu_model)::text IS DISTINCT FROM (new.gpu_model)::text) OR (old.hard IS DISTINCT FROM new.hard) OR (old.id IS DISTINCT FROM new.id) OR ((old.job_type)::text IS DISTINCT FROM (new.job_type)::text) OR (old.lending_limit IS DISTINCT FROM new.lending_limit) OR (old.nominal IS DISTINCT FROM new.nominal) OR (old.organization_id IS DISTINCT FROM new.organization_id) OR (old.over_since IS DISTINCT FROM new.over_since) OR (old.project_id IS DISTINCT FROM new.project_id) OR ((old.provider)::text IS DISTINCT FROM (new.provider)::text) OR ((old.resource)::text IS DISTINCT FROM (new.resource)::text) OR (old.soft IS DISTINCT FROM new.soft) OR (old.synced_at IS DISTINCT FROM new.synced_at) OR (old.user_id IS DISTINCT FROM new.user_id))) EXECUTE FUNCTION public.pgtrigger_update_update_ad91d();
 
 CREATE TRIGGER pgtrigger_update_update_c19db AFTER UPDATE ON public.scheduler_reservation FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_c19db();
 
-COMMENT ON TRIGGER pgtrigger_update_update_c19db ON public.scheduler_reservation IS 'e07c87f78c4daad8d511cd1cf4700a1d17a59c90';
+COMMENT ON TRIGGER pgtrigger_update_update_c19db ON public.scheduler_reservation IS 'e19d58adb51ccc6be5d09a1fe4eef26187c0cb78';
 
 CREATE TRIGGER pgtrigger_update_update_c68db AFTER UPDATE ON public.scheduler_priorityclass FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION public.pgtrigger_update_update_c68db();
 
@@ -5702,6 +6104,14 @@ CREATE TRIGGER request_renamed AFTER UPDATE OF name ON public.scheduler_jobreque
 CREATE TRIGGER request_stays BEFORE UPDATE OF uuid, command, script, env, secrets, upload, job_type, array_id, array_index, created_at, submitted_via, array_number ON public.scheduler_jobrequest FOR EACH ROW WHEN (((((((((((((old.uuid IS DISTINCT FROM new.uuid) OR (old.command IS DISTINCT FROM new.command)) OR (old.script IS DISTINCT FROM new.script)) OR (old.env IS DISTINCT FROM new.env)) OR (old.secrets IS DISTINCT FROM new.secrets)) OR (old.upload IS DISTINCT FROM new.upload)) OR ((old.job_type)::text IS DISTINCT FROM (new.job_type)::text)) OR (old.array_id IS DISTINCT FROM new.array_id)) OR (old.array_index IS DISTINCT FROM new.array_index)) OR (old.created_at IS DISTINCT FROM new.created_at)) OR ((old.submitted_via)::text IS DISTINCT FROM (new.submitted_via)::text)) OR ((old.array_number IS NOT NULL) AND (new.array_number IS DISTINCT FROM old.array_number)))) EXECUTE FUNCTION public.scheduler_jobrequest_stays();
 
 CREATE TRIGGER requests_named AFTER INSERT ON public.scheduler_jobrequest REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_jobrequest_named();
+
+CREATE TRIGGER reservation_nodes_fit AFTER INSERT ON public.scheduler_reservation_nodes REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_reservation_added();
+
+CREATE TRIGGER reservation_parts_fit AFTER INSERT ON public.scheduler_reservationpart REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_reservation_added();
+
+CREATE TRIGGER reservation_parts_still_fit AFTER UPDATE ON public.scheduler_reservationpart REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_reservation_added();
+
+CREATE TRIGGER reservation_still_fits AFTER UPDATE OF starts_at, ends_at, status, cancelled_at ON public.scheduler_reservation FOR EACH ROW WHEN ((((new.status)::text = 'approved'::text) AND (new.cancelled_at IS NULL))) EXECUTE FUNCTION public.scheduler_reservation_moved();
 
 CREATE TRIGGER scheduler_attempt_job_id_gone AFTER DELETE ON public.scheduler_job REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_attempt_job_id_gone();
 
@@ -5904,6 +6314,9 @@ ALTER TABLE ONLY public.quotas_notice_alerts
 ALTER TABLE ONLY public.quotas_notice
     ADD CONSTRAINT quotas_notice_user_id_09a578e5_fk_accounts_user_id FOREIGN KEY (user_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.quotas_providerallocation
+    ADD CONSTRAINT quotas_provideralloc_project_id_a0f7323e_fk_accounts_ FOREIGN KEY (project_id) REFERENCES public.accounts_project(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.quotas_providerstate
     ADD CONSTRAINT quotas_providerstate_project_id_e8fffda0_fk_accounts_project_id FOREIGN KEY (project_id) REFERENCES public.accounts_project(id) DEFERRABLE INITIALLY DEFERRED;
 
@@ -5915,6 +6328,9 @@ ALTER TABLE ONLY public.quotas_quota
 
 ALTER TABLE ONLY public.quotas_quota
     ADD CONSTRAINT quotas_quota_user_id_2619c9cb_fk_accounts_user_id FOREIGN KEY (user_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.quotas_refusedstart
+    ADD CONSTRAINT quotas_refusedstart_project_id_310279ea_fk_accounts_project_id FOREIGN KEY (project_id) REFERENCES public.accounts_project(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.quotas_shareusage
     ADD CONSTRAINT quotas_shareusage_project_id_0d5ad3db_fk_accounts_project_id FOREIGN KEY (project_id) REFERENCES public.accounts_project(id) DEFERRABLE INITIALLY DEFERRED;
@@ -5994,6 +6410,9 @@ ALTER TABLE ONLY public.scheduler_jobmove
 ALTER TABLE ONLY public.scheduler_jobmove
     ADD CONSTRAINT scheduler_jobmove_target_id_28fdc45d_fk_scheduler_node_id FOREIGN KEY (target_id) REFERENCES public.scheduler_node(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.scheduler_jobrequest
+    ADD CONSTRAINT scheduler_jobrequest_reservation_id_f4aba8c7_fk_scheduler FOREIGN KEY (reservation_id) REFERENCES public.scheduler_reservation(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.scheduler_jointoken
     ADD CONSTRAINT scheduler_jointoken_cluster_id_3004864a_fk_scheduler_cluster_id FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
 
@@ -6066,23 +6485,53 @@ ALTER TABLE ONLY public.scheduler_reservation
 ALTER TABLE ONLY public.scheduler_reservation
     ADD CONSTRAINT scheduler_reservatio_created_by_id_0223232b_fk_accounts_ FOREIGN KEY (created_by_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.scheduler_reservation
+    ADD CONSTRAINT scheduler_reservatio_decided_by_id_410637e3_fk_accounts_ FOREIGN KEY (decided_by_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.scheduler_reservation_nodes
     ADD CONSTRAINT scheduler_reservatio_node_id_734168f5_fk_scheduler FOREIGN KEY (node_id) REFERENCES public.scheduler_node(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.scheduler_reservation
     ADD CONSTRAINT scheduler_reservatio_project_id_87a1e240_fk_accounts_ FOREIGN KEY (project_id) REFERENCES public.accounts_project(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.scheduler_reservationpart
+    ADD CONSTRAINT scheduler_reservatio_reservation_id_03045f00_fk_scheduler FOREIGN KEY (reservation_id) REFERENCES public.scheduler_reservation(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_reservation_users
+    ADD CONSTRAINT scheduler_reservatio_reservation_id_26a5a911_fk_scheduler FOREIGN KEY (reservation_id) REFERENCES public.scheduler_reservation(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.scheduler_reservation_nodes
     ADD CONSTRAINT scheduler_reservatio_reservation_id_b1d732b4_fk_scheduler FOREIGN KEY (reservation_id) REFERENCES public.scheduler_reservation(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.scheduler_reservation_users
+    ADD CONSTRAINT scheduler_reservatio_user_id_13ce9d86_fk_accounts_ FOREIGN KEY (user_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.scheduler_reservation
     ADD CONSTRAINT scheduler_reservation_job_id_d7bebc45_fk_scheduler_job_number FOREIGN KEY (job_id) REFERENCES public.scheduler_job(number) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_reservationpart
+    ADD CONSTRAINT scheduler_reservationpart_node_id_f6fd32a5_fk_scheduler_node_id FOREIGN KEY (node_id) REFERENCES public.scheduler_node(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.scheduler_runtimeprediction
     ADD CONSTRAINT scheduler_runtimepre_cluster_id_465ad729_fk_scheduler FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.scheduler_runtimeprediction
     ADD CONSTRAINT scheduler_runtimepre_user_id_b9783f2b_fk_accounts_ FOREIGN KEY (user_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_shadowcycle
+    ADD CONSTRAINT scheduler_shadowcycle_run_id_4d1310e1_fk_scheduler_shadowrun_id FOREIGN KEY (run_id) REFERENCES public.scheduler_shadowrun(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_shadowjob
+    ADD CONSTRAINT scheduler_shadowjob_run_id_5e76a7ca_fk_scheduler_shadowrun_id FOREIGN KEY (run_id) REFERENCES public.scheduler_shadowrun(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_shadowrun
+    ADD CONSTRAINT scheduler_shadowrun_cluster_id_4a8c3a46_fk_scheduler_cluster_id FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_shadowrun
+    ADD CONSTRAINT scheduler_shadowrun_profile_id_e4cf82f7_fk_scheduler FOREIGN KEY (profile_id) REFERENCES public.scheduler_schedulerprofile(id) DEFERRABLE INITIALLY DEFERRED;
+
+ALTER TABLE ONLY public.scheduler_shadowrun
+    ADD CONSTRAINT scheduler_shadowrun_queue_id_842899dd_fk_scheduler_queue_id FOREIGN KEY (queue_id) REFERENCES public.scheduler_queue(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.scheduler_startforecast
     ADD CONSTRAINT scheduler_startforecast_job_id_ff6baeb6_fk_scheduler_job_number FOREIGN KEY (job_id) REFERENCES public.scheduler_job(number) DEFERRABLE INITIALLY DEFERRED;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
@@ -20,6 +19,9 @@ else:
     Cells = FloatCells = memoryview
 
 _Column = TypeVar("_Column", bound=npt.NDArray[Any])
+
+#: By class of a table, its fields.
+_COLUMNS: Final[dict[Any, tuple[Field[Any], ...]]] = {}
 
 #: At most this number of different rows is looked for by comparing with each.
 _FEW: Final = 8
@@ -122,10 +124,12 @@ class Columns:
         return self.take(order)
 
 
-@cache
-def _columns_of(table: type[Any]) -> tuple[Field[Any], ...]:
-    """The columns of a kind of table, as declared: looked up once, for a snapshot makes some twenty tables."""
-    return fields(table)
+def _columns_of(table: Any) -> tuple[Field[Any], ...]:
+    """The fields of a table's class: looked up once."""
+    found = _COLUMNS.get(table)
+    if found is None:
+        found = _COLUMNS[table] = fields(table)
+    return found
 
 
 def rows_taken(column: _Column, rows: Ints) -> _Column:
