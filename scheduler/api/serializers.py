@@ -300,6 +300,7 @@ class JobRowSerializer(JobSerializer):
     env = None  # type: ignore[assignment]
     secrets = None  # type: ignore[assignment]
     upload = None  # type: ignore[assignment]
+    relax = None  # type: ignore[assignment]
     reservation = None  # type: ignore[assignment]
     expected_runtime = None  # type: ignore[assignment]
 

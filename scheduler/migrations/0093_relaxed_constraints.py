@@ -5,6 +5,21 @@ import pgtrigger.migrations
 from django.db import migrations, models
 
 
+WAITS = "('queued', 'reserved')"
+WATCHED = (
+    "state", "epoch", "generation", "queue_id", "project_id", "user_id", "boost", "boost_until_at", "eligible_at",
+    "assembly_until_at", "assemblies_failed", "move_terms",
+)  # fmt: skip
+
+
+def watch(*columns):
+    """The feed of changed jobs watches what the planner reads of a job."""
+    return f"""
+CREATE OR REPLACE TRIGGER job_changed AFTER UPDATE OF {", ".join(columns)} ON scheduler_job
+    FOR EACH ROW WHEN (OLD.state IN {WAITS} OR NEW.state IN {WAITS}) EXECUTE FUNCTION muster_job_changed();
+"""
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -48,4 +63,5 @@ class Migration(migrations.Migration):
             model_name='queue',
             trigger=pgtrigger.compiler.Trigger(name='update_update', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."cluster_id" IS DISTINCT FROM (NEW."cluster_id") OR OLD."created_at" IS DISTINCT FROM (NEW."created_at") OR OLD."default_assembly_seconds" IS DISTINCT FROM (NEW."default_assembly_seconds") OR OLD."default_wait_seconds" IS DISTINCT FROM (NEW."default_wait_seconds") OR OLD."default_wall_seconds" IS DISTINCT FROM (NEW."default_wall_seconds") OR OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."is_default" IS DISTINCT FROM (NEW."is_default") OR OLD."isolation" IS DISTINCT FROM (NEW."isolation") OR OLD."max_concurrent_jobs" IS DISTINCT FROM (NEW."max_concurrent_jobs") OR OLD."max_pending_jobs" IS DISTINCT FROM (NEW."max_pending_jobs") OR OLD."max_wall_seconds" IS DISTINCT FROM (NEW."max_wall_seconds") OR OLD."name" IS DISTINCT FROM (NEW."name") OR OLD."paused" IS DISTINCT FROM (NEW."paused") OR OLD."paused_at" IS DISTINCT FROM (NEW."paused_at") OR OLD."paused_by" IS DISTINCT FROM (NEW."paused_by") OR OLD."paused_reason" IS DISTINCT FROM (NEW."paused_reason") OR OLD."preference_wait_seconds" IS DISTINCT FROM (NEW."preference_wait_seconds") OR OLD."priority" IS DISTINCT FROM (NEW."priority") OR OLD."profile_id" IS DISTINCT FROM (NEW."profile_id") OR OLD."project_id" IS DISTINCT FROM (NEW."project_id") OR OLD."results_days" IS DISTINCT FROM (NEW."results_days") OR OLD."results_job_mib" IS DISTINCT FROM (NEW."results_job_mib") OR OLD."results_until_fetched" IS DISTINCT FROM (NEW."results_until_fetched") OR OLD."scratch_mib" IS DISTINCT FROM (NEW."scratch_mib") OR OLD."slug" IS DISTINCT FROM (NEW."slug"))', func='INSERT INTO "scheduler_queueevent" ("cluster_id", "created_at", "default_assembly_seconds", "default_wait_seconds", "default_wall_seconds", "id", "is_default", "isolation", "max_concurrent_jobs", "max_pending_jobs", "max_wall_seconds", "name", "paused", "paused_at", "paused_by", "paused_reason", "pgh_context_id", "pgh_created_at", "pgh_label", "pgh_obj_id", "preference_wait_seconds", "priority", "profile_id", "project_id", "results_days", "results_job_mib", "results_until_fetched", "scratch_mib", "slug") VALUES (NEW."cluster_id", NEW."created_at", NEW."default_assembly_seconds", NEW."default_wait_seconds", NEW."default_wall_seconds", NEW."id", NEW."is_default", NEW."isolation", NEW."max_concurrent_jobs", NEW."max_pending_jobs", NEW."max_wall_seconds", NEW."name", NEW."paused", NEW."paused_at", NEW."paused_by", NEW."paused_reason", _pgh_attach_context(), NOW(), \'update\', NEW."id", NEW."preference_wait_seconds", NEW."priority", NEW."profile_id", NEW."project_id", NEW."results_days", NEW."results_job_mib", NEW."results_until_fetched", NEW."scratch_mib", NEW."slug"); RETURN NULL;', hash='951fc12d56b57fc6b41e5a6bbcb0985a4ff943a5', operation='UPDATE', pgid='pgtrigger_update_update_59b97', table='scheduler_queue', when='AFTER')),
         ),
+        migrations.RunSQL(watch(*WATCHED, "relaxed"), watch(*WATCHED)),
     ]

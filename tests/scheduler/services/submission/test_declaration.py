@@ -181,7 +181,7 @@ SAID: Final = ("1", "10", "gpu:1", "1G", "vision", "HIGH", "0-9", "afterok:1", "
 
 
 @pytest.mark.parametrize("option", sorted(READERS))
-def test_an_option_of_sbatch_fills_declared_fields_alone(option: str) -> None:
+def test_an_option_of_sbatch_fills_declared_fields_alone(option: str, db: None) -> None:
     filled: set[str] = set()
     for value in SAID:
         found = Directives(said={option: Said(2, "")})
@@ -269,6 +269,7 @@ def test_the_limits_of_a_field_are_those_declared(field: Declared) -> None:
         "gpu_slice",
         "image",
         "mail_type",
+        "reservation",
         "upload",
     ):  # these have a form of their own
         first = "/" if field.name == "working_dir" else "x"
