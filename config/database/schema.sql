@@ -160,7 +160,7 @@
 -- migration scheduler.0088_arrays_by_number afdc1de3bac16fa2
 -- migration scheduler.0091_metric_counts 175b8142e1976c6d
 -- migration scheduler.0092_keys_checked_after_updates daeab3169dfa2196
--- migration scheduler.0093_relaxed_constraints 4b0e0baca69c40a4
+-- migration scheduler.0093_relaxed_constraints 9ac24ea7c9541f18
 -- migration scheduler.0094_reason_of_quota_providers 2f3fbbd261ec6fb0
 -- migration scheduler.0095_profile_versions aaef808bc460d9b1
 -- migration scheduler.0096_shadow_runs fb070dc602bb4805
@@ -5889,7 +5889,7 @@ CREATE TRIGGER attempt_one_live AFTER INSERT ON public.scheduler_attempt REFEREN
 
 CREATE TRIGGER attempt_stays_over AFTER UPDATE OF state, job_id ON public.scheduler_attempt FOR EACH ROW WHEN ((new.is_live AND ((NOT old.is_live) OR (new.job_id <> old.job_id)))) EXECUTE FUNCTION public.scheduler_attempt_stays_over();
 
-CREATE TRIGGER job_changed AFTER UPDATE OF state, epoch, generation, queue_id, project_id, user_id, boost, boost_until_at, eligible_at, assembly_until_at, assemblies_failed, move_terms ON public.scheduler_job FOR EACH ROW WHEN ((((old.state)::text = ANY ((ARRAY['queued'::character varying, 'reserved'::character varying])::text[])) OR ((new.state)::text = ANY ((ARRAY['queued'::character varying, 'reserved'::character varying])::text[])))) EXECUTE FUNCTION public.muster_job_changed();
+CREATE TRIGGER job_changed AFTER UPDATE OF state, epoch, generation, queue_id, project_id, user_id, boost, boost_until_at, eligible_at, assembly_until_at, assemblies_failed, move_terms, relaxed ON public.scheduler_job FOR EACH ROW WHEN ((((old.state)::text = ANY ((ARRAY['queued'::character varying, 'reserved'::character varying])::text[])) OR ((new.state)::text = ANY ((ARRAY['queued'::character varying, 'reserved'::character varying])::text[])))) EXECUTE FUNCTION public.muster_job_changed();
 
 CREATE TRIGGER job_gone AFTER DELETE ON public.scheduler_job FOR EACH ROW WHEN (((old.state)::text = ANY ((ARRAY['queued'::character varying, 'reserved'::character varying])::text[]))) EXECUTE FUNCTION public.muster_job_changed();
 
