@@ -164,7 +164,7 @@
 -- migration scheduler.0094_reason_of_quota_providers 2f3fbbd261ec6fb0
 -- migration scheduler.0095_profile_versions aaef808bc460d9b1
 -- migration scheduler.0096_shadow_runs fb070dc602bb4805
--- migration scheduler.0097_reservations_of_parts 71e011e07772fe5c
+-- migration scheduler.0097_reservations_of_parts c68c589f01045866
 -- migration scheduler.0098_jobs_of_reservations 0b0a33713de530af
 -- migration scheduler.0100_limits_of_running_jobs e7d72878cc855d2b
 -- migration scheduler.0101_docker_hosts ec84b782d1704b56
@@ -1606,6 +1606,29 @@ CREATE FUNCTION public.scheduler_reservation_moved() RETURNS trigger
 BEGIN
     PERFORM scheduler_reservation_fits(NEW.id);
     RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.scheduler_reservation_named() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM FROM scheduler_reservation WHERE id = NEW.reservation_id FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE foreign_key_violation USING CONSTRAINT = 'scheduler_jobrequest_reservation_id',
+            MESSAGE = 'there is no reservation ' || NEW.reservation_id;
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION public.scheduler_reservation_stays() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM scheduler_jobrequest WHERE reservation_id = OLD.id) THEN
+        RAISE foreign_key_violation USING CONSTRAINT = 'scheduler_jobrequest_reservation_id',
+            MESSAGE = 'jobs name reservation ' || OLD.id;
+    END IF;
+    RETURN OLD;
 END $$;
 
 CREATE FUNCTION public.scheduler_task_added() RETURNS trigger
@@ -6099,11 +6122,15 @@ CREATE TRIGGER references_added AFTER INSERT ON public.scheduler_task REFERENCIN
 
 CREATE TRIGGER request_in_array BEFORE INSERT ON public.scheduler_jobrequest FOR EACH ROW WHEN (((new.array_id IS NOT NULL) AND (new.array_number IS NULL))) EXECUTE FUNCTION public.scheduler_jobrequest_in_array();
 
+CREATE TRIGGER request_names_reservation AFTER INSERT OR UPDATE OF reservation_id ON public.scheduler_jobrequest FOR EACH ROW WHEN ((new.reservation_id IS NOT NULL)) EXECUTE FUNCTION public.scheduler_reservation_named();
+
 CREATE TRIGGER request_renamed AFTER UPDATE OF name ON public.scheduler_jobrequest FOR EACH ROW WHEN (((old.name)::text IS DISTINCT FROM (new.name)::text)) EXECUTE FUNCTION public.scheduler_jobrequest_renamed();
 
 CREATE TRIGGER request_stays BEFORE UPDATE OF uuid, command, script, env, secrets, upload, job_type, array_id, array_index, created_at, submitted_via, array_number ON public.scheduler_jobrequest FOR EACH ROW WHEN (((((((((((((old.uuid IS DISTINCT FROM new.uuid) OR (old.command IS DISTINCT FROM new.command)) OR (old.script IS DISTINCT FROM new.script)) OR (old.env IS DISTINCT FROM new.env)) OR (old.secrets IS DISTINCT FROM new.secrets)) OR (old.upload IS DISTINCT FROM new.upload)) OR ((old.job_type)::text IS DISTINCT FROM (new.job_type)::text)) OR (old.array_id IS DISTINCT FROM new.array_id)) OR (old.array_index IS DISTINCT FROM new.array_index)) OR (old.created_at IS DISTINCT FROM new.created_at)) OR ((old.submitted_via)::text IS DISTINCT FROM (new.submitted_via)::text)) OR ((old.array_number IS NOT NULL) AND (new.array_number IS DISTINCT FROM old.array_number)))) EXECUTE FUNCTION public.scheduler_jobrequest_stays();
 
 CREATE TRIGGER requests_named AFTER INSERT ON public.scheduler_jobrequest REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_jobrequest_named();
+
+CREATE TRIGGER reservation_is_named BEFORE DELETE ON public.scheduler_reservation FOR EACH ROW EXECUTE FUNCTION public.scheduler_reservation_stays();
 
 CREATE TRIGGER reservation_nodes_fit AFTER INSERT ON public.scheduler_reservation_nodes REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION public.scheduler_reservation_added();
 
@@ -6409,9 +6436,6 @@ ALTER TABLE ONLY public.scheduler_jobmove
 
 ALTER TABLE ONLY public.scheduler_jobmove
     ADD CONSTRAINT scheduler_jobmove_target_id_28fdc45d_fk_scheduler_node_id FOREIGN KEY (target_id) REFERENCES public.scheduler_node(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.scheduler_jobrequest
-    ADD CONSTRAINT scheduler_jobrequest_reservation_id_f4aba8c7_fk_scheduler FOREIGN KEY (reservation_id) REFERENCES public.scheduler_reservation(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.scheduler_jointoken
     ADD CONSTRAINT scheduler_jointoken_cluster_id_3004864a_fk_scheduler_cluster_id FOREIGN KEY (cluster_id) REFERENCES public.scheduler_cluster(id) DEFERRABLE INITIALLY DEFERRED;

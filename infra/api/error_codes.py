@@ -423,6 +423,36 @@ INPUT: Final = {
         "You have no upload of this id. Uploads belong to one person; the job of another person cannot name it.",
         "List your uploads, or upload the folder again.",
     ),
+    "already-decided": Meaning(
+        "The request is decided",
+        "The request for a reservation was approved, declined or withdrawn already.",
+        "Read the reservation again; ask for another one where it was declined.",
+    ),
+    "not-supported": Meaning(
+        "Not supported",
+        "The request asks for something that Muster does not do.",
+        "Follow the sentence of the problem: it names another way where there is one.",
+    ),
+    "bad-image": Meaning(
+        "Not the name of an image",
+        "A container image has a name as registries have it, such as python:3.12 or ghcr.io/acme/train:2.1.",
+        "Correct the name of the image.",
+    ),
+    "image-needed": Meaning(
+        "An image is needed",
+        "The queue's cluster runs each job in a container.",
+        "Name the container image that the job runs in, or submit the job to another queue.",
+    ),
+    "no-images-here": Meaning(
+        "No container images here",
+        "The queue's cluster runs jobs on its nodes themselves.",
+        "Leave the image out, or submit the job to a queue of a cluster that runs containers.",
+    ),
+    "backend-lacks": Meaning(
+        "The backend does not act on a field",
+        "The backend that runs the queue's jobs would ignore a field of the request.",
+        "Leave the field out, or submit the job to a queue of another cluster.",
+    ),
     "no-uploads-here": Meaning(
         "Uploads cannot be used",
         "The queue's cluster runs jobs by a backend that takes no uploads.",

@@ -169,13 +169,7 @@ class _Run:
         self, kind: Kind, entry: Lines, cluster: str, *, without: str = "", also: tuple[str, ...] = ()
     ) -> None:
         """Save the row of an entry; raises OperationRefused where something of the entry is wrong."""
-        unknown = [key for key in entry if key not in (*kind.fields, *also)]
-        if unknown:
-            known = ", ".join((*kind.fields, *also))
-            raise OperationRefused(
-                LineProblem(entry.line_of(key), f"There is no field {key}; there are {known}.")
-                for key in unknown
-            )
+        _refuse_unknown(entry, (*kind.fields, *also))
         scope, there = self.scope(kind, cluster), self.rows_of(kind, cluster)
         row = there.get(entry[kind.key])
         if row is not None and without:
@@ -309,6 +303,16 @@ class _Run:
             code="bad-document",
             way_out="Nothing was changed.",
             problems=self.problems[:MOST_PROBLEMS],
+        )
+
+
+def _refuse_unknown(entry: Lines, known: tuple[str, ...]) -> None:
+    """Raise OperationRefused where an entry has other fields than these."""
+    unknown = [key for key in entry if key not in known]
+    if unknown:
+        raise OperationRefused(
+            LineProblem(entry.line_of(key), f"There is no field {key}; there are {', '.join(known)}.")
+            for key in unknown
         )
 
 

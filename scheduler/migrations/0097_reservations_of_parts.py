@@ -98,6 +98,38 @@ DROP VIEW scheduler_reservation_held;
 """
 
 
+#: A request names a reservation that is there, and a reservation that a request names stays.
+NAMED = """
+CREATE FUNCTION scheduler_reservation_named() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM scheduler_reservation WHERE id = NEW.reservation_id FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE foreign_key_violation USING CONSTRAINT = 'scheduler_jobrequest_reservation_id',
+            MESSAGE = 'there is no reservation ' || NEW.reservation_id;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER request_names_reservation AFTER INSERT OR UPDATE OF reservation_id ON scheduler_jobrequest
+    FOR EACH ROW WHEN (NEW.reservation_id IS NOT NULL) EXECUTE FUNCTION scheduler_reservation_named();
+CREATE FUNCTION scheduler_reservation_stays() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM scheduler_jobrequest WHERE reservation_id = OLD.id) THEN
+        RAISE foreign_key_violation USING CONSTRAINT = 'scheduler_jobrequest_reservation_id',
+            MESSAGE = 'jobs name reservation ' || OLD.id;
+    END IF;
+    RETURN OLD;
+END $$;
+CREATE TRIGGER reservation_is_named BEFORE DELETE ON scheduler_reservation
+    FOR EACH ROW EXECUTE FUNCTION scheduler_reservation_stays();
+"""
+NOT_NAMED = """
+DROP TRIGGER reservation_is_named ON scheduler_reservation;
+DROP FUNCTION scheduler_reservation_stays();
+DROP TRIGGER request_names_reservation ON scheduler_jobrequest;
+DROP FUNCTION scheduler_reservation_named();
+"""
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -130,7 +162,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='jobrequest',
             name='reservation',
-            field=models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='requests', to='scheduler.reservation'),
+            field=models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='requests', to='scheduler.reservation'),
         ),
         migrations.AddField(
             model_name='reservation',
@@ -232,4 +264,5 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(condition=models.Q(('cpu_millis__gte', 0), ('memory_mib__gte', 0)), name='reservation_part_not_negative'),
         ),
         migrations.RunSQL(_FITS, _FITS_NO_MORE),
+        migrations.RunSQL(NAMED, NOT_NAMED),
     ]

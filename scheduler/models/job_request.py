@@ -152,10 +152,11 @@ class JobRequest(models.Model):
     deadline_action = models.CharField(
         max_length=4, choices=choices_of(DeadlineAction), default=DeadlineAction.NONE, db_default="none"
     )
-    #: The reservation that it names: it runs on what that holds, inside its window.
+    #: The reservation that it names: it runs on what that holds, inside its window. Triggers check the few requests
+    #: that name one; a foreign key would be looked at for each.
     reservation = models.ForeignKey(
         "scheduler.Reservation", null=True, blank=True, on_delete=models.PROTECT, related_name="requests",
-        db_index=False,
+        db_index=False, db_constraint=False,
     )  # fmt: skip
     #: How long it may wait in its queue for its first start; null = for ever.
     wait_limit_seconds = models.PositiveBigIntegerField(null=True, blank=True)

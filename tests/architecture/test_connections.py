@@ -52,8 +52,11 @@ KNOWN = {
         "ThreadPoolExecutor",
     ): "agents' calls: Django's connection, in piece_of_work",
     ("scheduler/api/agent/door.py", "run_in_executor"): "the same",
+    ("scheduler/backends/docker/images.py", "Thread"): "fetches an image; asks no rows",
+    ("scheduler/backends/docker/output.py", "Thread"): "reads the output of a container; asks no rows",
     ("notifications/services/deliver.py", "ThreadPoolExecutor"): "calls of webhooks; asks no rows",
     ("notifications/services/guarded_http.py", "Timer"): "ends a call at its deadline; asks no rows",
+    ("quotas/providers/calls.py", "Thread"): "calls of quota providers; asks no rows",
     ("scheduler/realtime/feeds.py", "ThreadPoolExecutor"): "live pages: Django's connection",
     ("scheduler/realtime/feeds.py", "database_sync_to_async"): "the same, cleaned before and after",
 }

@@ -89,34 +89,60 @@ def _host(data: Any, at: str, problems: list[FieldProblem]) -> DockerHost:
         return DockerHost(at, at)
     problems += [FieldProblem(f"{at}/{str(name)[:60]}", f"is unknown; there are {', '.join(_HOST_FIELDS)}")
                  for name in data if name not in _HOST_FIELDS]  # fmt: skip
-    name, url, tls = data.get("name"), data.get("url"), data.get("tls", "")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        problems.append(FieldProblem(f"{at}/name", "has to be a name of letters, digits, dots, - and _"))
-    if not isinstance(url, str) or not _URL.fullmatch(url):
-        problems.append(FieldProblem(f"{at}/url", "has to be unix:///PATH or tcp://HOST:PORT"))
+    url, tls = _api(data, at, problems)
+    return DockerHost(
+        _text_of(data, "name", _NAME, at, "a name of letters, digits, dots, - and _", problems),
+        url,
+        tls,
+        cpus=_amount(data, "cpus", at, problems),
+        memory_mib=_amount(data, "memory_mib", at, problems),
+        gpus=_models(data, at, problems),
+        labels=_labels(data, at, problems),
+    )
+
+
+def _api(data: Mapping[str, Any], at: str, problems: list[FieldProblem]) -> tuple[str, str]:
+    """Where the API answers, and the folder of the certificate for it."""
+    url = _text_of(data, "url", _URL, at, "unix:///PATH or tcp://HOST:PORT", problems)
+    tls = data.get("tls", "")
+    if not isinstance(tls, str) or (tls and not tls.startswith("/")):
+        problems.append(FieldProblem(f"{at}/tls", "has to be an absolute path"))
     elif url.startswith("tcp://") and not tls:
         problems.append(
             FieldProblem(f"{at}/tls", "has to name a folder with ca.pem, cert.pem and key.pem: over TCP, "
                          "who reaches the API of Docker has all rights on the host")
         )  # fmt: skip
-    if not isinstance(tls, str) or (tls and not tls.startswith("/")):
-        problems.append(FieldProblem(f"{at}/tls", "has to be an absolute path"))
-    gpus, labels = data.get("gpus", []), data.get("labels", {})
+    return url, str(tls)
+
+
+def _text_of(
+    data: Mapping[str, Any],
+    name: str,
+    form: re.Pattern[str],
+    at: str,
+    words: str,
+    problems: list[FieldProblem],
+) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not form.fullmatch(value):
+        problems.append(FieldProblem(f"{at}/{name}", f"has to be {words}"))
+    return str(value)
+
+
+def _models(data: Mapping[str, Any], at: str, problems: list[FieldProblem]) -> tuple[str, ...]:
+    gpus = data.get("gpus", [])
     if not isinstance(gpus, list) or len(gpus) > MAX_GPUS or not all(_is_text(one) for one in gpus):
         problems.append(FieldProblem(f"{at}/gpus", f"has to be a list of at most {MAX_GPUS} models"))
-        gpus = []
+        return ()
+    return tuple(gpus)
+
+
+def _labels(data: Mapping[str, Any], at: str, problems: list[FieldProblem]) -> tuple[tuple[str, str], ...]:
+    labels = data.get("labels", {})
     if not isinstance(labels, Mapping) or not all(_is_text(text) for item in labels.items() for text in item):
         problems.append(FieldProblem(f"{at}/labels", "has to be an object of texts"))
-        labels = {}
-    return DockerHost(
-        str(name),
-        str(url),
-        str(tls),
-        cpus=_amount(data, "cpus", at, problems),
-        memory_mib=_amount(data, "memory_mib", at, problems),
-        gpus=tuple(gpus),
-        labels=tuple(sorted(labels.items())),
-    )
+        return ()
+    return tuple(sorted(labels.items()))
 
 
 def _amount(data: Mapping[str, Any], name: str, at: str, problems: list[FieldProblem]) -> int | None:

@@ -82,20 +82,12 @@ def save_settings(
     check_row(thing)
     reason = _needed(reason, f"Give a reason for changing this {thing._meta.verbose_name}.")
     before: dict[str, Any] = {}
-    if thing.pk is None:
+    if thing.pk is not None:
+        before = _save_changed(thing, changed_fields, by=by, reason=reason)
+    else:
         if isinstance(thing, Node):
             thing.taints = signed(thing.taints, (), by=by.username, reason=reason, at=timezone.now())
         thing.save()
-    else:
-        row = kind._default_manager.select_for_update(of=("self",)).get(pk=thing.pk)
-        before = settings_of(row)
-        if isinstance(row, SchedulerProfile):
-            profile_versions.keep_present(row)
-        if isinstance(thing, Node) and isinstance(row, Node) and "taints" in changed_fields:
-            thing.taints = signed(thing.taints, row.taints, by=by.username, reason=reason, at=timezone.now())
-        if isinstance(thing, PriorityClass):
-            named_rows.refuse_change(thing, before)  # before the database does, without a sentence
-        _write(thing, row, changed_fields, before)
     save_relations()
     named_rows.refuse_change(thing, before)
     if isinstance(thing, Node):
@@ -112,6 +104,20 @@ def save_settings(
         verb = origin.kind.value if origin else "edit" if before else "create"
         _record(by, f"{thing._meta.model_name}.{verb}", thing, old, new, reason)
     return thing
+
+
+def _save_changed(thing: models.Model, changed_fields: list[str], *, by: User, reason: str) -> dict[str, Any]:
+    """Write a row that exists; answers what it was before."""
+    row = type(thing)._default_manager.select_for_update(of=("self",)).get(pk=thing.pk)
+    before = settings_of(row)
+    if isinstance(row, SchedulerProfile):
+        profile_versions.keep_present(row)
+    if isinstance(thing, Node) and isinstance(row, Node) and "taints" in changed_fields:
+        thing.taints = signed(thing.taints, row.taints, by=by.username, reason=reason, at=timezone.now())
+    if isinstance(thing, PriorityClass):
+        named_rows.refuse_change(thing, before)  # before the database does, without a sentence
+    _write(thing, row, changed_fields, before)
+    return before
 
 
 def _write(

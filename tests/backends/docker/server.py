@@ -64,6 +64,8 @@ class DockerServer:
         if reason := missing():
             raise DockerUnavailable(reason)
         log = self._folder / "log"
+        # Of one that was killed: its process may still be there, ended and not reaped, and dockerd would wait for it.
+        (self._folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)
         hook = self._folder / "programs" / "nvidia-container-runtime-hook"
         hook.parent.mkdir(exist_ok=True)
         hook.write_text("#!/bin/sh\n")
