@@ -131,6 +131,8 @@ class OutputFollower:
                 self._keep(stream, passed[stream], data)
                 passed[stream] += len(data)
         finally:
+            if self._response is not None:
+                self._response.close()
             client.close()
 
     def _keep(self, stream: str, at: int, data: bytes) -> None:

@@ -31,7 +31,7 @@ from tests.support.factories import (
 )
 
 JOBS = "/api/v1/jobs"
-NOT_IN_LISTS = ("command", "script", "env", "secrets", "upload", "expected_runtime", "relax")
+NOT_IN_LISTS = ("command", "script", "env", "secrets", "upload", "expected_runtime", "relax", "reservation")
 MOMENT = datetime(2026, 3, 1, 12, 30, 5, 250, tzinfo=UTC)
 
 
