@@ -14,6 +14,7 @@ from accounts.selectors import project_by_ref
 from infra.errors import NotFound
 from quotas.core.resources import cores_to_millis, parse_mib
 from scheduler.models import Cluster, Node, Partition
+from scheduler.selectors import visible_partitions
 from scheduler.services.submission.fields import Inputs, read_moment, read_seconds
 from scheduler.services.submission.job_spec import CALLED_ELSEWHERE
 
@@ -78,7 +79,7 @@ def read_terms(
     name = inputs.text("name", most=120) or "reservation"
     reason = inputs.text("reason", most=200)
     project, users = _project(inputs, by), _users(inputs)
-    wanted = _wanted(inputs)
+    wanted = _wanted(inputs, by)
     magnetic = inputs.flag("magnetic", default=wanted is None or not wanted.in_parts)
     if magnetic and wanted is not None and wanted.in_parts:
         inputs.wrong(
@@ -117,7 +118,7 @@ def read_window(inputs: Inputs) -> tuple[datetime, datetime | None]:
     return starts_at, ends_at
 
 
-def _wanted(inputs: Inputs) -> ReservationAmounts | None:
+def _wanted(inputs: Inputs, by: User) -> ReservationAmounts | None:
     nodes, cluster = named_nodes(inputs, needed=False), _cluster(inputs)
     count = inputs.integer("node_count", least=1, most=MAX_NODES) or 0
     if nodes and count:
@@ -130,7 +131,7 @@ def _wanted(inputs: Inputs) -> ReservationAmounts | None:
     labels = {str(key): str(value) for key, value in inputs.mapping("labels", most=MAX_LABELS).items()}
     gpu_type = inputs.text("gpu_type", most=80)
     cluster = nodes[0].cluster if nodes else cluster or _only_cluster(inputs)
-    partition = _partition(inputs, cluster)
+    partition = _partition(inputs, cluster, by)
     _refuse_narrowing(inputs, bool(nodes))
     if inputs.problems or cluster is None:
         return None
@@ -209,11 +210,12 @@ def _only_cluster(inputs: Inputs) -> Cluster | None:
     return None
 
 
-def _partition(inputs: Inputs, cluster: Cluster | None) -> Partition | None:
+def _partition(inputs: Inputs, cluster: Cluster | None, by: User) -> Partition | None:
+    """A partition that the person may know of."""
     name = inputs.text("partition", most=120)
     if not name or cluster is None:
         return None
-    found = Partition.objects.filter(cluster=cluster, name=name).first()
+    found = visible_partitions(by).filter(cluster=cluster, name=name).first()
     if found is None:
         inputs.wrong(
             "partition", f"There is no partition {name[:60]!r} in cluster {cluster.slug}.", code="not-found"

@@ -19,8 +19,8 @@ from accounts.web.pages import page, reader
 from infra.errors import Conflict, InvalidInput, MusterError
 from infra.plain_text import reason_of
 from scheduler.job_lists import job_rows
-from scheduler.models import Partition, Reservation, ReservationStatus
-from scheduler.selectors import listed_jobs, visible_reservations
+from scheduler.models import Reservation, ReservationStatus
+from scheduler.selectors import listed_jobs, visible_partitions, visible_reservations
 from scheduler.services.reservations.cost import Cost, cost_of
 from scheduler.services.reservations.decide import (
     approve_reservation,
@@ -120,7 +120,7 @@ def ask(request: HttpRequest) -> HttpResponse:
     refused: MusterError | None = context.get("error")
     context |= {
         "given": given, "operates": operates, "projects": projects,
-        "partitions": Partition.objects.order_by("name").values_list("name", flat=True)[:SHOWN],
+        "partitions": visible_partitions(user).order_by("name").values_list("name", flat=True)[:SHOWN],
     }  # fmt: skip
     return render(
         request, "scheduler/reservation_ask.html", context, status=refused.status if refused else 200
