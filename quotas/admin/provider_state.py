@@ -173,7 +173,7 @@ class RefusedStartAdmin(FactsAdmin):
 
 @admin.register(ProviderAllocation)
 class ProviderAllocationAdmin(FactsAdmin):
-    """What providers that decide about starts count for attempts, and what they were not told yet."""
+    """What providers that decide about starts count for attempts, and which calls are still to be made."""
 
     list_display = (
         "attempt_id", "job_number", "project", "provider", "state", "text", "asked_at", "released_at",

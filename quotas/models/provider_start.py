@@ -55,7 +55,7 @@ MOVES = [("asked", "held"), ("asked", "refused"), ("asked", "released"), ("held"
 
 
 class ProviderAllocation(models.Model):
-    """What a provider counts for one attempt: written with the start, told to the provider after it.
+    """What a provider counts for one attempt: written with the start, and sent to the provider after it.
 
     The attempt is the key of the calls, so that they may be repeated. The attempt is named by number: the row
     outlives it until the provider has released.
@@ -75,7 +75,7 @@ class ProviderAllocation(models.Model):
     #: When the end of the attempt was noticed: from then on it is released.
     ended_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)
-    #: Calls that were begun in this state, and when the next one is due; null: nothing is to be told.
+    #: Calls that were begun in this state, and when the next one is due; null: no call is due.
     tries = models.PositiveIntegerField(default=0)
     next_try_at = models.DateTimeField(null=True, blank=True)
 

@@ -83,7 +83,7 @@ def _check_one(provider: QuotaProvider, start: QuotaStart) -> Any:
 
 
 def checked(answers: Any, count: int) -> list[QuotaCheck]:
-    """The answers to so many starts; raises Unreachable for anything that is no such answer."""
+    """An answer for each of this number of starts; raises Unreachable for anything else."""
     if not isinstance(answers, Sequence) or len(answers) != count:
         said = f"{len(answers)} answers" if isinstance(answers, Sequence) else type(answers).__name__
         raise Unreachable(f"It answered {said} to {count} starts.")

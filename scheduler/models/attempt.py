@@ -78,7 +78,7 @@ class Attempt(models.Model):
     resized_at = models.DateTimeField(null=True, blank=True)
     resized_for = models.PositiveBigIntegerField(null=True, blank=True)
     resized_for_epoch = models.PositiveIntegerField(null=True, blank=True)
-    #: When its job got another time limit while it ran: its agents are told that limit.
+    #: When its job got another time limit while it ran: its agents are sent that limit.
     limit_changed_at = models.DateTimeField(null=True, blank=True)
     #: Between the notice and the end; null takes the site's.
     grace_seconds = models.PositiveIntegerField(null=True, blank=True)

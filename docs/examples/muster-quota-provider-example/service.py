@@ -1,4 +1,4 @@
-"""A small quota service for the example: so many cores for each project, in memory.
+"""A small quota service for the example: a number of cores for each project, in memory.
 
 python service.py 8800 16     # listens on port 8800; each project may have 16 cores in use
 """

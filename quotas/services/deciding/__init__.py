@@ -1,1 +1,1 @@
-"""Providers of a site that decide about starts: asked before one, told of it and of the end."""
+"""Providers of a site that decide about starts: asked before a start, notified of it and of the end."""

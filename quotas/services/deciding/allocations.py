@@ -30,7 +30,7 @@ RUN_SECONDS: Final = 30.0
 FIRST_RETRY_SECONDS: Final = 5
 LONGEST_RETRY_SECONDS: Final = 300
 
-#: Of those whose call is due the first; whoever takes it has it for a while.
+#: Of those whose call is due the first; the worker that takes it has it for a while.
 _CLAIM: Final = """
 UPDATE quotas_providerallocation SET tries = tries + 1,
     next_try_at = clock_timestamp() + make_interval(secs => %s)
@@ -108,7 +108,7 @@ def _tell(row: Claimed) -> None:
 
 
 def _write(row: Claimed, state: AllocationState, *, text: str) -> None:
-    """From asked to what was answered; where the attempt has ended meanwhile, what is held is to be released."""
+    """From asked to what was answered; where the attempt has ended by then, what is held is to be released."""
     with transaction.atomic():
         found = (
             ProviderAllocation.objects.select_for_update()

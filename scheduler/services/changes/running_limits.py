@@ -1,4 +1,4 @@
-"""Time limits of jobs that run: the agents of their nodes are told, and budgets set aside what a longer one may use."""
+"""Time limits of running jobs: agents get the new limit, and budgets set aside what a longer one may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts at quota providers outside Muster: told as attempts begin and end, and jobs sent back that are refused then.
+"""Starts at quota providers outside Muster: reported as attempts begin and end; refused jobs are sent back.
 
 The planner asks before it starts a job, so a refusal afterwards is rare: others used up what was free in between.
 """

@@ -50,7 +50,7 @@ def approve_reservation(
 ) -> Reservation:
     """Approve a request, with `changes` of its terms; its nodes and devices are chosen now.
 
-    Raises Conflict when it was decided meanwhile, or when what is asked for is not free of other reservations.
+    Raises Conflict when it was decided before, or when what is asked for is not free of other reservations.
     """
     permissions.require(by, "operate")
     terms = terms_of(reservation, changes, by)

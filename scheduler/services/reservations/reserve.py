@@ -95,7 +95,7 @@ def _hold(payload: Mapping[str, Any], by: User) -> Reservation:
                 return save(row, held, by)
         except IntegrityError as clash:
             raise Conflict(
-                message=f"What job {job.said_number} needs was reserved meanwhile.",
+                message=f"What job {job.said_number} needs was reserved by another request.",
                 code="already-reserved",
                 way_out="Try again: other nodes may have room.",
             ) from clash

@@ -106,7 +106,7 @@ def _due(run: ShadowRun) -> list[Cycle]:
 
 
 def _compare(run: ShadowRun, cycle: Cycle) -> int:
-    """One recorded cycle; 0 where its recording has been pruned meanwhile."""
+    """One recorded cycle; 0 where its recording was pruned."""
     try:
         recording = recordings.load(cycle.pk)
     except NotRecorded:
