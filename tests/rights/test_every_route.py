@@ -106,6 +106,7 @@ def test_every_operation_of_the_document_is_a_route() -> None:
     assert sorted(set(operations()) - known) == []
 
 
+@pytest.mark.timeout(900)  # each route by each kind of caller
 def test_nobody_reads_of_projects_that_are_not_theirs(
     world: World, everybody: list[Caller], record_property: Callable[[str, object], None]
 ) -> None:

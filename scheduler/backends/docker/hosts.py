@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -91,7 +91,7 @@ def _host(data: Any, at: str, problems: list[FieldProblem]) -> DockerHost:
                  for name in data if name not in _HOST_FIELDS]  # fmt: skip
     url, tls = _api(data, at, problems)
     return DockerHost(
-        _text_of(data, "name", _NAME, at, "a name of letters, digits, dots, - and _", problems),
+        _text_of(data, "name", _is_name, at, "a name of letters, digits, dots, - and _", problems),
         url,
         tls,
         cpus=_amount(data, "cpus", at, problems),
@@ -103,7 +103,7 @@ def _host(data: Any, at: str, problems: list[FieldProblem]) -> DockerHost:
 
 def _api(data: Mapping[str, Any], at: str, problems: list[FieldProblem]) -> tuple[str, str]:
     """Where the API answers, and the folder of the certificate for it."""
-    url = _text_of(data, "url", _URL, at, "unix:///PATH or tcp://HOST:PORT", problems)
+    url = _text_of(data, "url", _is_url, at, "unix:///PATH or tcp://HOST:PORT", problems)
     tls = data.get("tls", "")
     if not isinstance(tls, str) or (tls and not tls.startswith("/")):
         problems.append(FieldProblem(f"{at}/tls", "has to be an absolute path"))
@@ -115,16 +115,24 @@ def _api(data: Mapping[str, Any], at: str, problems: list[FieldProblem]) -> tupl
     return url, str(tls)
 
 
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def _is_url(text: str) -> bool:
+    return _URL.fullmatch(text) is not None
+
+
 def _text_of(
     data: Mapping[str, Any],
     name: str,
-    form: re.Pattern[str],
+    fits: Callable[[str], bool],
     at: str,
     words: str,
     problems: list[FieldProblem],
 ) -> str:
     value = data.get(name)
-    if not isinstance(value, str) or not form.fullmatch(value):
+    if not isinstance(value, str) or not fits(value):
         problems.append(FieldProblem(f"{at}/{name}", f"has to be {words}"))
     return str(value)
 

@@ -159,7 +159,7 @@ def test_nodes_are_held_for_it_only_where_one_domain_has_room(portal: Portal) ->
     def held_for(job: Job) -> list[str]:
         held = reserve(payload={"job_id": job.number, "seconds": 60}, by=portal.cast.operator)
         cancel_reservation(reservation=held, by=portal.cast.operator)
-        return [part.node.name for part in held.parts.all()]
+        return [node.name for node in held.nodes.all()] + [part.node.name for part in held.parts.all()]
 
     assert held_for(single) == held_for(plain) == ["n2"]
     with pytest.raises(MusterError, match="0 fit now"):

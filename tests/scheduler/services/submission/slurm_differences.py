@@ -47,7 +47,6 @@ ABSENT: Final[dict[str, str]] = {
     "output-input-missing": _INPUT,
     "placement-pbs": "directives of PBS and LSF are not read",
     "placement-shebang-crlf-none": _ARGUMENTS,
-    "reservation-known": "the reservation of that cluster is not made here",
     "spelling-repeated-flag-and-value": _NODES_OF_ONE,
 }
 
@@ -56,6 +55,7 @@ _MAIL: Final = "mail goes to the submitter alone"
 
 #: Another answer, and why.
 DIFFERENT: Final[dict[str, str]] = {
+    "reservation-known": "the reservation of that cluster is not made here",
     "array-index-2000": "a site's MaxArraySize bounds the index there, the number of elements here",
     "begin-zone": "an offset of a moment is read; the job begins when it says",
     "deadline-shorter-than-limit": "refused at once; there the job is taken and never runs",

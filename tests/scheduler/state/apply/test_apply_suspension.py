@@ -193,7 +193,8 @@ def test_one_that_does_not_stand_still_in_time_is_stopped_after_all(bench: FakeB
 
     attempt = victim.attempts.get()
     assert (attempt.stop_reason, attempt.stopped_for) == ("preempted", urgent.number)
-    bench.step()
+    bench.step()  # stops it
+    bench.step()  # reports that
     victim.refresh_from_db()
     assert victim.state == JobState.QUEUED
 
