@@ -98,7 +98,7 @@ class Section(ABC):
 
     def remove(self, row: Any, *, by: User, reason: str) -> None:
         """Delete the row, where `can_remove` says that this may be asked for."""
-        raise NotImplementedError
+        raise TypeError(f"rows of {self.name} are not deleted by a document: can_remove is False")
 
     # ------------------------------------------------------------ the same for all
 

@@ -58,20 +58,20 @@ def tell_due() -> int:
 
     A provider that is away is left out for the rest of the run: its rows stay due.
     """
-    until, told, away = time.monotonic() + RUN_SECONDS, 0, set[str]()
+    until, sent, away = time.monotonic() + RUN_SECONDS, 0, set[str]()
     while time.monotonic() < until:
         away |= {name for name in named_providers() if name not in away and left_alone(name)}
         claimed = _claim(away)
         if claimed is None:
             break
-        told += 1
+        sent += 1
         try:
             _tell(claimed)
         except Unreachable as error:
             away.add(claimed.provider)
             failed(claimed.provider, error)
             _retry_later(claimed, str(error))
-    return told
+    return sent
 
 
 def _claim(away: Collection[str]) -> Claimed | None:

@@ -154,12 +154,12 @@ def change_array(
             raise _none_waits(number)
         _refuse_stale(first, seen)
         made = [_judge(jobs, changes, by=by) for jobs in found]
-        told = [one for one in made if one.after or "depends_on" in changes]
-        if told:
-            _write(told, "depends_on" in changes, others, number=number, by=by, reason=reason, at=now)
-            _announce(first, told)
-            _audit(first, told, by=by, reason=reason)
-    done = sum(one.jobs.size for one in told)
+        differing = [one for one in made if one.after or "depends_on" in changes]
+        if differing:
+            _write(differing, "depends_on" in changes, others, number=number, by=by, reason=reason, at=now)
+            _announce(first, differing)
+            _audit(first, differing, by=by, reason=reason)
+    done = sum(one.jobs.size for one in differing)
     return Changed(done, sum(jobs.size for jobs in found) - done)
 
 

@@ -42,10 +42,10 @@ def tell_providers() -> int:
     """
     now = timezone.now()
     run(_ENDED, [now, now])
-    told = provider_allocations.tell_due() if named_providers() else 0
+    sent = provider_allocations.tell_due() if named_providers() else 0
     for attempt_id, number, provider, text in run(_REFUSED):
         _send_back(attempt_id, number, f"{provider_label(provider)} refused the start: {text}")
-    return told
+    return sent
 
 
 def _send_back(attempt_id: int, number: int, because: str) -> None:
